@@ -1,0 +1,1 @@
+"""What runs on a node: readers, loop, spool, producer. Imports nothing heavy."""

@@ -1,0 +1,5 @@
+"""The ``stethoscope`` command."""
+
+from stethoscope.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,45 @@
+"""The command's root: sub-commands, ``--version``, and one-line errors with their exit codes."""
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from stethoscope.schemas.errors import StethoscopeError, UsageError
+
+app = typer.Typer(
+    name="stethoscope",
+    help="One true alert per fault for AI training clusters.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"stethoscope {version('stethoscope')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """One true alert per fault for AI training clusters."""
+
+
+def main() -> None:
+    """Run the command. Exit code 0 ok, 1 the answer is no, 2 bad usage or configuration."""
+    try:
+        app()
+    except UsageError as error:
+        typer.echo(f"stethoscope: {error}", err=True)
+        sys.exit(2)
+    except StethoscopeError as error:
+        typer.echo(f"stethoscope: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,1 @@
+"""Findings to incidents: placement, topology, attachment, root ranking. Pure."""

@@ -1,0 +1,1 @@
+"""Online detectors: pure, event time only, one a file; the list is in registry.py."""

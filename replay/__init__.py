@@ -1,0 +1,1 @@
+"""Recorded events through the same pipeline: reader, scoring, report."""

@@ -1,0 +1,1 @@
+"""Data types without I/O: events, findings, incidents, configuration, catalogues, errors."""

@@ -1,0 +1,1 @@
+"""Where incidents go: Alertmanager, archive, console, hooks."""

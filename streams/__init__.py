@@ -1,0 +1,1 @@
+"""The pipeline of pure stages, and the Faust worker around it."""
