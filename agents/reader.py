@@ -1,0 +1,76 @@
+"""What a reader is: one source on a node, read once a period, whose events it returns."""
+
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from stethoscope.agents.clock import Now
+from stethoscope.schemas.events import Event
+
+__all__ = ["Context", "Counters", "Now", "Reader"]
+
+
+class Context(Struct, frozen=True):
+    """The identity that readers stamp on their events."""
+
+    cluster: str = "default"
+    node: str = ""
+    boot_id: str = ""
+
+
+class Counters(Struct):
+    """What a reader counts about itself; the loop exposes it on ``/metrics``.
+
+    Attributes:
+        invalid_samples_total: values that were blank, not finite or out of range.
+        collector_errors: failures by file, call or target; bounded by ``MAX_SOURCES``.
+    """
+
+    invalid_samples_total: int = 0
+    collector_errors: dict[str, int] = field(default_factory=dict)
+
+    def error(self, source: str) -> None:
+        """Count one failure of ``source`` (a file, a call, a URL without its secrets)."""
+        if source not in self.collector_errors and len(self.collector_errors) >= MAX_SOURCES:
+            source = "other"
+        self.collector_errors[source] = self.collector_errors.get(source, 0) + 1
+
+
+MAX_SOURCES = 500
+
+
+class Reader(Protocol):
+    """One source on a node.
+
+    Attributes:
+        name: as in ``registry.READERS`` and on the command line.
+        period_secs: default time between reads.
+        hazardous: may hang in a system call (NVML, a dead NFS mount): the loop runs it in a
+            worker process, where it is built anew from its name by ``registry.build``.
+        counters: what it counts about itself.
+    """
+
+    name: str
+    period_secs: float
+    hazardous: bool
+    counters: Counters
+
+    def probe(self) -> None:
+        """Find out whether this node has something to read; cheap, may be called again.
+
+        Raises:
+            ReaderUnsupported: nothing here to read; the message says what is missing.
+        """
+        ...
+
+    def read(self, now: Now) -> list[Event]:
+        """Read once. Partial failure is counted, not raised; what raises is wholly failed.
+
+        Raises:
+            ServiceError, OSError: the source as a whole cannot be read now.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release handles; never raises; may be called twice."""
+        ...
