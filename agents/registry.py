@@ -32,8 +32,8 @@ def build(name: str, context: Context, config: AgentConfig) -> Reader:
         UsageError: no reader of that name.
     """
     if name not in READERS:
-        known = ", ".join(READERS)
-        raise UsageError(f"no reader {name!r}; known are {known}")
+        msg = f"no reader {name!r}; known are {', '.join(READERS)}"
+        raise UsageError(msg)
     module, _, attribute = READERS[name].partition(":")
     factory = cast(Callable[[Context, object], Reader], getattr(import_module(module), attribute))
     return factory(context, getattr(config, name))
