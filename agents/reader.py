@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from stethoscope.agents.clock import Now
 from stethoscope.schemas.events import Event
 
-__all__ = ["Context", "Counters", "Now", "Reader"]
+__all__ = ["Context", "Counters", "Now", "Reader", "Resumable"]
 
 
 class Context(Struct, frozen=True):
@@ -73,4 +73,21 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Release handles; never raises; may be called twice."""
+        ...
+
+
+class Resumable(Reader, Protocol):
+    """A reader with a position (kernel log, files): the shell keeps the position for it.
+
+    The loop takes ``checkpoint()`` right after each ``read``, stores it once the events of that
+    read are safe (acknowledged or spooled), and gives the last stored one to ``restore`` before
+    the first ``read`` after a restart. Events read again carry the same ids and bodies.
+    """
+
+    def checkpoint(self) -> bytes:
+        """The position after the last ``read``; the same bytes while nothing moved."""
+        ...
+
+    def restore(self, state: bytes) -> None:
+        """Go on from there; bytes that cannot be read are counted and ignored."""
         ...
