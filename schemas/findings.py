@@ -46,7 +46,8 @@ class Finding(Struct, frozen=True, omit_defaults=True):
 
     ``score`` has one scale for all detectors: 1.0 is the boundary of abnormal, rising; ``None`` is
     unknown. ``started_unix_ns`` is the onset, ``observed_unix_ns`` when it was noticed. A level
-    that ends is said again with ``cleared`` and the same ``finding_id``.
+    that ends is said again with ``cleared``, the same ``finding_id`` and ``ended_unix_ns``. A moment
+    (an exit, an out-of-memory) is never cleared.
     """
 
     finding_id: str
@@ -56,6 +57,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     started_unix_ns: int
     observed_unix_ns: int
     cleared: bool = False
+    ended_unix_ns: int | None = None
     value: float | None = None
     threshold: float | None = None
     unit: str = ""

@@ -4,6 +4,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
+from stethoscope.schemas.events import Process
 from stethoscope.schemas.findings import Finding
 
 
@@ -30,7 +31,7 @@ class HostView(_View, frozen=True, tag="host", kw_only=True):
     """A host's numbers, and the training processes seen on it."""
 
     metrics: dict[str, float | None]
-    pids: list[tuple[int, str | None, int | None, str | None]] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
 
 
 class Step(Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -44,20 +45,28 @@ class Step(Struct, frozen=True, array_like=True, omit_defaults=True):
     work: float | None = None
     skipped: int = 0
     nan_iterations: int = 0
-    lines: int = 1
-    loss_bad: str | None = None
-    grad_bad: str | None = None
+    rank: int | None = None
+
+
+class Mark(Struct, frozen=True, array_like=True):
+    """What a log line that is no step line says; kinds in ``detectors/marks.py``.
+
+    ``count``: equal marks of that second that this one stands for.
+    """
+
+    time_unix_ns: int
+    mark: str
+    rank: int | None
+    text: str
+    count: int = 1
 
 
 class LogView(_View, frozen=True, tag="log", kw_only=True):
-    """A second of a job's log: its step lines, and the marks other lines set.
-
-    ``marks``: (time, kind, rank, text); kinds as in ``detectors/trainlog.py``.
-    """
+    """A second of a job's log on one node: its step lines, and the marks other lines set."""
 
     rank: int | None = None
     steps: list[Step] = field(default_factory=list)
-    marks: list[tuple[int, str, int | None, str]] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
 
 
 View: TypeAlias = GpuView | HostView | LogView
