@@ -36,12 +36,14 @@ if pid=$(cat "$dir/pid" 2>/dev/null) && ours "$pid"; then
   echo "127.0.0.1:$running_port"
   exit
 fi
-for tool in java mvn; do command -v $tool >/dev/null || die "$tool is missing; run scripts/install-system.sh core" 2; done
+need() { command -v "$1" >/dev/null || die "$1 is missing; run scripts/install-system.sh core" 2; }
+need java
 for taken in "$port" "$controller_port"; do
   ! answers "$taken" || die "port $taken is taken by another program; give another: $usage" 2
 done
 
 fetch_jars() {
+  need mvn
   rm -rf "$libs.part"
   echo "fetching Kafka's jars (45 MB, once)" >&2
   mvn -q -B -ntp -Dstyle.color=never -f "$here/kafka/pom.xml" \
