@@ -34,7 +34,7 @@ class Tls(Section, frozen=True):
     verify: bool = True
 
 
-class Sasl(Section, frozen=True):
+class Sasl(Section, frozen=True, kw_only=True):
     """SASL towards Kafka."""
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
