@@ -84,10 +84,10 @@ class Resumable(Reader, Protocol):
     the first ``read`` after a restart. Events read again carry the same ids and bodies.
     """
 
-    def checkpoint(self) -> bytes:
-        """The position after the last ``read``; the same bytes while nothing moved."""
+    def checkpoint(self) -> str:
+        """The position after the last ``read``; the same text while nothing moved."""
         ...
 
-    def restore(self, state: bytes) -> None:
-        """Go on from there; bytes that cannot be read are counted and ignored."""
+    def restore(self, state: str) -> None:
+        """Go on from there; text that cannot be read are counted and ignored."""
         ...

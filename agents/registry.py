@@ -21,6 +21,7 @@ READERS: dict[str, str] = {
     "host": "stethoscope.agents.host:HostReader",
     "slurm": "stethoscope.agents.slurm:SlurmReader",
     "kubernetes": "stethoscope.agents.kubernetes:KubernetesReader",
+    "jobs_command": "stethoscope.agents.jobs_command:JobsCommandReader",
     "topology": "stethoscope.agents.topology:TopologyReader",
 }
 

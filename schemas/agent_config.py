@@ -52,19 +52,58 @@ class IbSysfs(Section, frozen=True):
 
 
 class KernelLog(Section, frozen=True):
-    """The kernel log: ``/dev/kmsg``, journald, else ``file``."""
+    """The kernel log: ``/dev/kmsg``, else journald, else ``file``; a ``file`` that is set wins.
+
+    ``history_secs``: how far back the very first read goes (kmsg and journald; a file is read
+    whole). ``timezone`` (IANA name) is that of a file's stamps; absent, the machine's own.
+    ``quiet_secs``: equal lines that stop this long are sent with their rest.
+    """
 
     enabled: bool = True
     period_secs: PositiveSecs = 1.0
     file: str | None = None
+    device: str = "/dev/kmsg"
+    history_secs: PositiveSecs = 3600.0
+    timezone: str | None = None
+    quiet_secs: PositiveSecs = 10.0
+
+
+class LineRule(Section, frozen=True):
+    """A user's own rule: lines in which ``pattern`` (a regular expression) is found go out."""
+
+    name: str
+    pattern: str
 
 
 class TrainLog(Section, frozen=True):
-    """Training logs by glob."""
+    """Training logs: files by glob, journald units, standard input.
+
+    ``path_patterns``: regular expressions whose groups ``job_id`` and ``rank`` are searched in a
+    file's path. ``job_id`` is that of lines whose path names none. A glob's file older than
+    ``history_secs`` at the first start is taken up at its end; a path without wildcards is read
+    whole. ``max_lines_per_sec`` and ``burst_lines`` are per file; a quarter is kept for errors.
+    """
 
     enabled: bool = True
     period_secs: PositiveSecs = 1.0
     globs: list[str] = field(default_factory=list)
+    units: list[str] = field(default_factory=list)
+    stdin: bool = False
+    job_id: str | None = None
+    path_patterns: list[str] = field(
+        default_factory=lambda: [
+            r"slurm-(?P<job_id>\d+)\.(?:out|err)$",
+            r"job[-_]?(?P<job_id>\d+)",
+            r"rank[-_]?(?P<rank>\d+)",
+        ]
+    )
+    rules: list[LineRule] = field(default_factory=list)
+    timezone: str | None = None
+    history_secs: PositiveSecs = 3600.0
+    rescan_secs: PositiveSecs = 5.0
+    max_files: Annotated[int, Meta(ge=1, le=4096)] = 512
+    max_lines_per_sec: PositiveSecs = 200.0
+    burst_lines: Annotated[int, Meta(ge=1)] = 20_000
 
 
 class Host(Section, frozen=True):
@@ -85,17 +124,50 @@ class Host(Section, frozen=True):
 
 
 class Slurm(Section, frozen=True):
-    """Jobs by Slurm; runs once per cluster, so it is off on nodes."""
+    """Jobs and node states by Slurm's commands; runs once per cluster, so it is off on nodes.
+
+    ``bin_dir`` holds ``squeue`` and the rest where they are not on the path; ``conf`` is handed
+    to them as ``SLURM_CONF``. ``comment_checkpoint_key``: ``KEY=DIR`` in a job's comment names its
+    checkpoint directory.
+    """
 
     enabled: bool = False
     period_secs: PositiveSecs = 10.0
+    bin_dir: str | None = None
+    conf: str | None = None
+    timeout_secs: PositiveSecs = 30.0
+    nodes: bool = True
+    comment_checkpoint_key: str = "checkpoint_dir"
 
 
 class Kubernetes(Section, frozen=True):
-    """Jobs by Kubernetes; runs once per cluster, so it is off on nodes."""
+    """Jobs by Kubernetes; runs once per cluster, so it is off on nodes.
+
+    ``api_url`` absent: the service account of the pod the agent runs in. ``gpu_resources`` are
+    globs of resource names; only pods that ask for one are followed.
+    """
 
     enabled: bool = False
     period_secs: PositiveSecs = 5.0
+    api_url: str | None = None
+    token_file: str | None = None
+    ca_file: str | None = None
+    namespace: str | None = None
+    label_selector: str | None = None
+    gpu_resources: list[str] = field(
+        default_factory=lambda: ["nvidia.com/gpu*", "nvidia.com/mig-*", "huawei.com/Ascend*"]
+    )
+    timeout_secs: PositiveSecs = 10.0
+
+
+class JobsCommand(Section, frozen=True):
+    """Jobs of any other scheduler: a command or a file that gives ``job`` events as JSON Lines."""
+
+    enabled: bool = False
+    period_secs: PositiveSecs = 10.0
+    command: list[str] = field(default_factory=list)
+    file: str | None = None
+    timeout_secs: PositiveSecs = 30.0
 
 
 class Topology(Section, frozen=True):
@@ -142,4 +214,5 @@ class AgentConfig(Section, frozen=True):
     host: Host = field(default_factory=Host)
     slurm: Slurm = field(default_factory=Slurm)
     kubernetes: Kubernetes = field(default_factory=Kubernetes)
+    jobs_command: JobsCommand = field(default_factory=JobsCommand)
     topology: Topology = field(default_factory=Topology)
