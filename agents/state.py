@@ -1,0 +1,102 @@
+"""The agent's state directory: small files written whole or not at all, and its lock.
+
+``cursors.json`` holds, for each reader that reads on from a position, where its source was read
+to. A position is written only once the events before it are acked by Kafka or lie in the spool.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from stethoscope.schemas.errors import UsageError
+
+T = TypeVar("T")
+MAX_STATE_BYTES = 4 * 1024 * 1024
+
+
+def write_atomically(path: Path, body: bytes, *, durable: bool = True) -> None:
+    """Replace the file's content whole. ``durable``: also after a power cut.
+
+    Raises:
+        OSError: the disk refused; the old content stands.
+    """
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        file.write(body)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    part.replace(path)
+    if durable:
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_json(path: Path, kind: type[T]) -> T | None:
+    """The file's content; ``None`` where it is absent, too large or cannot be read as ``kind``."""
+    try:
+        if path.stat().st_size > MAX_STATE_BYTES:
+            return None
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def default_state_dir(environ: dict[str, str]) -> Path:
+    """Where the state goes unless told: systemd's ``STATE_DIRECTORY``, or by the user."""
+    if given := environ.get("STATE_DIRECTORY"):
+        return Path(given.split(":")[0])
+    if os.geteuid() == 0:
+        return Path("/var/lib/stethoscope")
+    home = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(home) / "stethoscope"
+
+
+class StateDir:
+    """A directory that one agent at a time uses."""
+
+    def __init__(self, path: Path) -> None:
+        """Make and lock the directory.
+
+        Raises:
+            UsageError: it cannot be made or written, or another agent holds it.
+        """
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o750)
+            self._lock = (path / "lock").open("w")
+        except OSError as error:
+            message = f"{path}: {error.strerror}; give a writable one with --state-dir"
+            raise UsageError(message) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            message = f"{path}: another agent uses it; give this one its own with --state-dir"
+            raise UsageError(message) from error
+
+    def load_cursors(self) -> dict[str, bytes]:
+        """Reader name → its position, in the reader's own words."""
+        return read_json(self.path / "cursors.json", dict[str, bytes]) or {}
+
+    def save_cursors(self, cursors: dict[str, bytes]) -> None:
+        """Replace all positions.
+
+        Raises:
+            OSError: the disk refused; the old positions stand.
+        """
+        write_atomically(self.path / "cursors.json", msgspec.json.encode(cursors))
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        self._lock.close()
