@@ -6,6 +6,8 @@ StethoscopeError
 │   └── InputError        a file of events: missing, empty, unreadable
 ├── BadEvent              one event that cannot be read (goes to the dead-letter topic)
 ├── ServiceError          Kafka, Alertmanager or another peer refused
+│   ├── ServiceRefused    it understood and said no: the same request will fail again
+│   └── ServiceUnavailable  it cannot answer now: the same request may succeed later
 └── ReaderUnsupported     this node has nothing for that reader to read
 """
 
@@ -28,6 +30,32 @@ class InputError(UsageError):
 
 class ServiceError(StethoscopeError):
     """A service we depend on refused or failed."""
+
+
+class ServiceRefused(ServiceError):
+    """A service said no (HTTP 4xx): asking again in the same way is useless.
+
+    Attributes:
+        status: the HTTP status.
+        body: the service's own words, cut.
+    """
+
+    def __init__(self, message: str, status: int, body: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = body
+
+
+class ServiceUnavailable(ServiceError):
+    """A service cannot answer now (no connection, timeout, HTTP 429 or 5xx).
+
+    Attributes:
+        retry_after_secs: how long it asked us to wait; ``None``: it did not say.
+    """
+
+    def __init__(self, message: str, retry_after_secs: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_secs = retry_after_secs
 
 
 class ReaderUnsupported(StethoscopeError):

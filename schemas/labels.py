@@ -45,8 +45,10 @@ def page_labels(
 def device_of(subject: Subject) -> str | None:
     """The part of a node or switch, in the words of the tools that show it.
 
-    >>> device_of(Subject(node="n1", gpu_index=3)), device_of(Subject(ib_device="mlx5_0", ib_port=1))
-    ('gpu3', 'mlx5_0/1')
+    >>> device_of(Subject(node="n1", gpu_index=3))
+    'gpu3'
+    >>> device_of(Subject(node="n1", ib_device="mlx5_0", ib_port=1))
+    'mlx5_0/1'
     """
     if subject.gpu_index is not None:
         return f"gpu{subject.gpu_index}"
@@ -90,7 +92,7 @@ def clean_label_name(name: str) -> str:
 def clean_text(text: str, max_chars: int) -> str:
     """Text that can be written as UTF-8, cut to ``max_chars`` with an ellipsis.
 
-    >>> clean_text("ab\\udcff", 10), clean_text("abcdef", 4)
+    >>> clean_text("ab" + chr(0xDCFF), 10), clean_text("abcdef", 4)
     ('ab?', 'abc…')
     """
     valid = text.encode("utf-8", "replace").decode("utf-8")
