@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from stethoscope.cli.agent import agent
+from stethoscope.cli.topics import topics_app
 from stethoscope.schemas.errors import StethoscopeError, UsageError
 
 app = typer.Typer(
@@ -31,6 +33,10 @@ def root(
     ] = False,
 ) -> None:
     """One true alert per fault for AI training clusters."""
+
+
+app.command()(agent)
+app.add_typer(topics_app)
 
 
 def main() -> None:
