@@ -74,22 +74,22 @@ class StateDir:
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o750)
-            self._lock = (path / "lock").open("w")
+            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
             message = f"{path}: {error.strerror}; give a writable one with --state-dir"
             raise UsageError(message) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            self._lock.close()
+            self.close()
             message = f"{path}: another agent uses it; give this one its own with --state-dir"
             raise UsageError(message) from error
 
-    def load_cursors(self) -> dict[str, bytes]:
+    def load_cursors(self) -> dict[str, str]:
         """Reader name → its position, in the reader's own words."""
-        return read_json(self.path / "cursors.json", dict[str, bytes]) or {}
+        return read_json(self.path / "cursors.json", dict[str, str]) or {}
 
-    def save_cursors(self, cursors: dict[str, bytes]) -> None:
+    def save_cursors(self, cursors: dict[str, str]) -> None:
         """Replace all positions.
 
         Raises:
@@ -99,4 +99,4 @@ class StateDir:
 
     def close(self) -> None:
         """Let go of the lock."""
-        self._lock.close()
+        os.close(self._lock)

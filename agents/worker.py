@@ -1,0 +1,69 @@
+"""The process in which readers run that may hang: ``python -m stethoscope.agents.worker``.
+
+It reads a ``Setup`` and then ``Call`` after ``Call`` from standard input, and answers each with a
+``Result`` on standard output. It ends with its parent.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+import msgspec
+
+from stethoscope.agents import registry
+from stethoscope.agents.calls import Call, Result, Setup, frame, perform, unframe
+from stethoscope.agents.reader import Reader
+
+_PR_SET_PDEATHSIG = 1
+_CHUNK_BYTES = 65536
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    _end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it closes our input
+    answers = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is not an answer
+    buffer = bytearray()
+    first = _next_message(buffer)
+    if first is None:
+        return
+    setup = msgspec.msgpack.decode(first, type=Setup)
+    decoder = msgspec.msgpack.Decoder(Call)
+    readers: dict[str, Reader] = {}
+    while (body := _next_message(buffer)) is not None:
+        call = decoder.decode(body)
+        _write(answers, frame(_answer(readers, setup, call)))
+    for reader in readers.values():
+        reader.close()
+
+
+def _answer(readers: dict[str, Reader], setup: Setup, call: Call) -> Result:
+    if call.reader not in readers:
+        registry.READERS.update(setup.readers)
+        readers[call.reader] = registry.build(call.reader, setup.context, setup.config)
+    return perform(readers[call.reader], call)
+
+
+def _next_message(buffer: bytearray) -> bytes | None:
+    while (body := unframe(buffer)) is None:
+        data = os.read(sys.stdin.fileno(), _CHUNK_BYTES)
+        if not data:
+            return None
+        buffer += data
+    return body
+
+
+def _write(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]
+
+
+def _end_with_parent() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

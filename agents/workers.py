@@ -1,0 +1,249 @@
+"""Readers that may hang, in at most three worker processes.
+
+Every call has a deadline. A process that misses it is killed and replaced. One that the kernel
+does not let go of (a system call that cannot be interrupted, on a dead mount or a lost GPU) is
+abandoned: counted, reported, and never waited for; it takes one of the three places until it ends.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from collections import deque
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from stethoscope.agents.calls import Call, Result, Setup, frame, unframe
+
+log = logging.getLogger(__name__)
+
+MAX_PROCESSES = 3
+REAP_SECS = 2.0
+START_SECS = 20.0  # for an interpreter and libnvidia-ml on a node that is busy
+_CHUNK_BYTES = 1 << 20
+_NS = 1_000_000_000
+
+
+class _Waiting(Struct, frozen=True):
+    """A call and the seconds it may take."""
+
+    call: Call
+    deadline_secs: float
+
+
+class Process:
+    """One worker process and the call it is busy with."""
+
+    def __init__(self, setup: Setup) -> None:
+        """Start it.
+
+        Raises:
+            OSError: the system starts no more processes.
+        """
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "stethoscope.agents.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            if pipe is not None:
+                os.set_blocking(pipe.fileno(), False)
+        self._buffer = bytearray()
+        self._decoder = msgspec.msgpack.Decoder(Result)
+        self.busy_with: Call | None = None
+        self.due_ns = 0
+        self._write(frame(setup))
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._popen.pid
+
+    def fileno(self) -> int:
+        """Readable when an answer, or the end, is there."""
+        return self._popen.stdout.fileno() if self._popen.stdout else -1
+
+    def submit(self, call: Call, due_ns: int) -> None:
+        """Hand the call over.
+
+        Raises:
+            OSError: the process has ended or does not take input.
+        """
+        self.busy_with = call
+        self.due_ns = due_ns
+        self._write(frame(call))
+
+    def answer(self) -> Result | None:
+        """The answer, if it is there.
+
+        Raises:
+            OSError, EOFError, ValueError: the process has ended, or talks nonsense.
+        """
+        if self._popen.stdout is None:
+            raise EOFError
+        try:
+            data = os.read(self._popen.stdout.fileno(), _CHUNK_BYTES)
+        except BlockingIOError:
+            return None
+        if not data:
+            raise EOFError
+        self._buffer += data
+        body = unframe(self._buffer)
+        if body is None:
+            return None
+        self.busy_with = None
+        return self._decoder.decode(body)
+
+    def kill(self) -> None:
+        """SIGKILL; whether it took is what ``ended`` says."""
+        self._popen.kill()
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def ended(self) -> bool:
+        """Whether the kernel has let go of it."""
+        return self._popen.poll() is not None
+
+    def wait(self, timeout_secs: float) -> None:
+        """Wait that long for the end; it may outlive the wait."""
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(timeout_secs)
+
+    def _write(self, data: bytes) -> None:
+        if self._popen.stdin is None or os.write(self._popen.stdin.fileno(), data) != len(data):
+            msg = "the worker process does not take its input"
+            raise BlockingIOError(msg)
+
+
+class _Slot:
+    """One place of the pool: a process, those before it that could not be killed, a queue."""
+
+    def __init__(self) -> None:
+        self.process: Process | None = None
+        self.dying: Process | None = None
+        self.dying_since_ns = 0
+        self.abandoned: list[Process] = []
+        self.queue: deque[_Waiting] = deque()
+
+    def processes(self) -> int:
+        """All that the kernel still knows."""
+        return sum(p is not None for p in (self.process, self.dying)) + len(self.abandoned)
+
+
+class WorkerPool:
+    """Calls of hazardous readers, none of which can block the caller.
+
+    Each reader has a fixed slot, so that what one reader breaks costs only those of its slot.
+    """
+
+    def __init__(self, setup: Setup, readers: list[str]) -> None:
+        """``readers``: names, the most precious first; the first ones get a slot of their own."""
+        self._setup = setup
+        slots = [_Slot() for _ in range(min(MAX_PROCESSES, len(readers)))]
+        self._slots = {name: slots[min(i, len(slots) - 1)] for i, name in enumerate(readers)}
+        self._all = slots
+        self.killed_total = 0
+        self.abandoned_total = 0
+
+    @property
+    def abandoned(self) -> int:
+        """Processes that were killed and have not ended."""
+        return sum(len(slot.abandoned) for slot in self._all)
+
+    def pids(self) -> list[int]:
+        """Process ids of the workers that serve."""
+        return [slot.process.pid for slot in self._all if slot.process]
+
+    def handles(self) -> list[int]:
+        """What to wait on for answers."""
+        return [s.process.fileno() for s in self._all if s.process and s.process.busy_with]
+
+    def submit(self, call: Call, deadline_secs: float) -> None:
+        """Queue the call; its outcome comes out of ``poll``. Time in the queue does not count."""
+        self._slots[call.reader].queue.append(_Waiting(call, deadline_secs))
+
+    def poll(self, monotonic_ns: int) -> list[Result]:
+        """Start what waits, take what is answered, kill what is late. Never blocks."""
+        results: list[Result] = []
+        for slot in self._all:
+            self._bury(slot, monotonic_ns)
+            if slot.process and slot.process.busy_with:
+                results += self._look_at(slot, slot.process, monotonic_ns)
+            if slot.queue and not (slot.process and slot.process.busy_with):
+                results += self._start_next(slot, monotonic_ns)
+        return results
+
+    def close(self) -> None:
+        """Kill all; wait at most a second for each."""
+        for slot in self._all:
+            for process in (slot.process, slot.dying, *slot.abandoned):
+                if process is not None:
+                    process.kill()
+                    process.wait(1.0)
+            slot.process = slot.dying = None
+
+    def _look_at(self, slot: _Slot, process: Process, monotonic_ns: int) -> list[Result]:
+        call = process.busy_with
+        if call is None:
+            return []
+        try:
+            answer = process.answer()
+        except (OSError, EOFError, ValueError, msgspec.DecodeError) as error:
+            self._kill(slot, process, monotonic_ns)
+            return [_failed(call, f"its worker process ended ({type(error).__name__})")]
+        if answer is not None:
+            return [answer]
+        if monotonic_ns < process.due_ns:
+            return []
+        self._kill(slot, process, monotonic_ns)
+        return [_failed(call, "no answer within its deadline; its worker process was killed")]
+
+    def _start_next(self, slot: _Slot, monotonic_ns: int) -> list[Result]:
+        waiting = slot.queue.popleft()
+        allowed_secs = waiting.deadline_secs
+        if slot.dying:
+            return [_failed(waiting.call, "its worker process is being killed")]
+        try:
+            process = slot.process
+            if process is None:
+                if not self._has_room(slot):
+                    detail = f"{len(slot.abandoned)} worker processes hang and cannot be killed"
+                    return [_failed(waiting.call, detail)]
+                process = slot.process = Process(self._setup)
+                allowed_secs += START_SECS
+            process.submit(waiting.call, monotonic_ns + round(allowed_secs * _NS))
+        except OSError as error:
+            if slot.process:
+                self._kill(slot, slot.process, monotonic_ns)
+            return [_failed(waiting.call, f"its worker process does not start ({error})")]
+        return []
+
+    def _has_room(self, slot: _Slot) -> bool:
+        """Whether one more process may start without taking the place of a slot that has none."""
+        reserved = sum(1 for other in self._all if other is not slot and not other.processes())
+        return sum(s.processes() for s in self._all) + reserved < MAX_PROCESSES
+
+    def _kill(self, slot: _Slot, process: Process, monotonic_ns: int) -> None:
+        self.killed_total += 1
+        process.kill()
+        slot.process, slot.dying, slot.dying_since_ns = None, process, monotonic_ns
+
+    def _bury(self, slot: _Slot, monotonic_ns: int) -> None:
+        slot.abandoned = [process for process in slot.abandoned if not process.ended()]
+        if slot.dying is None:
+            return
+        if slot.dying.ended():
+            slot.dying = None
+        elif monotonic_ns - slot.dying_since_ns > REAP_SECS * _NS:
+            log.error("worker process cannot be killed", extra={"pid": slot.dying.pid})
+            slot.abandoned.append(slot.dying)
+            slot.dying = None
+            self.abandoned_total += 1
+
+
+def _failed(call: Call, detail: str) -> Result:
+    return Result(call.reader, "failing", detail)
