@@ -51,6 +51,7 @@ class Process(Struct, frozen=True, omit_defaults=True):
     rank: int | None = None
     gpu_uuid: str | None = None
     alive: bool = True
+    container: str | None = None
 
 
 class Checkpoint(Struct, frozen=True, omit_defaults=True):
