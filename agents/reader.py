@@ -24,10 +24,17 @@ class Counters(Struct):
     Attributes:
         invalid_samples_total: values that were blank, not finite or out of range.
         collector_errors: failures by file, call or target; bounded by ``MAX_SOURCES``.
+        skipped: lines or records left out on purpose, by a constant reason (``no_rule``,
+            ``rate_limited``, ``too_long``, ``overrun``).
     """
 
     invalid_samples_total: int = 0
     collector_errors: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def skip(self, reason: str, count: int = 1) -> None:
+        """Count what was left out."""
+        self.skipped[reason] = self.skipped.get(reason, 0) + count
 
     def error(self, source: str) -> None:
         """Count one failure of ``source`` (a file, a call, a URL without its secrets)."""

@@ -1,0 +1,142 @@
+"""One training log's lines, from bytes to what goes out: cleaning, rank, rules, limit. No I/O."""
+
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from stethoscope.agents.reader import Counters
+from stethoscope.agents.train_rules import URGENT, Rule, rule_of
+
+MAX_BLOCK_LINES = 200
+MAX_PROCESSES = 4096
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+# srun -l writes "3: ", torchrun "[default0]:" (role and local rank), PyTorch "[rank3]:".
+_PREFIX = re.compile(r"^\s*(?:\d{1,6}: |\[(?:rank|default|trainer|worker)\d{1,6}\]:?\s?)+")
+_RANKS = (
+    re.compile(r"\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\bRank (\d{1,6})\]|\[rank-(\d{1,6})/"),
+    re.compile(r"\[(?:default|trainer|worker)(\d{1,6})\]:"),
+    re.compile(r"^\s*(\d{1,6}): "),
+)
+_NCCL_PROCESS = re.compile(r"(\S+:\d+):\d+ \[\d+\] NCCL ")
+_NCCL_COMM = re.compile(r"\brank (\d+) nranks (\d+)\b")
+
+
+class Kept(NamedTuple):
+    """A line that goes out."""
+
+    source: Literal["train", "nccl"]
+    line: str
+    rank: int | None
+
+
+def clean(body: bytes) -> str:
+    r"""Text without escape sequences and control characters; bad UTF-8 becomes U+FFFD.
+
+    >>> clean(b"\x1b[32mstep 1\x1b[0m loss \xff")
+    'step 1 loss \ufffd'
+    """
+    text = body.decode("utf-8", errors="replace")
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    return _CONTROL.sub("", text).rstrip()
+
+
+def rank_of(line: str) -> int | None:
+    """The rank that the line names: PyTorch's first, then torchrun's local one, then srun's task.
+
+    >>> rank_of("3: [default1]:[rank9]: loss")
+    9
+    """
+    head = line[:256]
+    for pattern in _RANKS:
+        if match := pattern.search(head):
+            return int(next(group for group in match.groups() if group))
+    return None
+
+
+class Limit:
+    """A bucket of lines: ``per_sec`` flow in, ``burst`` fit; the last quarter is for the urgent."""
+
+    def __init__(self, per_sec: float, burst: int) -> None:
+        self._per_sec = per_sec
+        self._burst = float(burst)
+        self._left = float(burst)
+        self._monotonic_ns: int | None = None
+
+    def allows(self, monotonic_ns: int, *, urgent: bool) -> bool:
+        """Take one line out, where one is left."""
+        passed_ns = 0 if self._monotonic_ns is None else monotonic_ns - self._monotonic_ns
+        self._monotonic_ns = monotonic_ns
+        self._left = min(self._burst, self._left + self._per_sec * max(0, passed_ns) / 1e9)
+        if self._left < 1.0 + (0.0 if urgent else self._burst / 4):
+            return False
+        self._left -= 1.0
+        return True
+
+
+class NcclRanks:
+    """Which rank writes as ``host:pid`` in NCCL's lines; the largest communicator's rank counts."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, int]] = {}  # process: (size, rank)
+
+    def of(self, line: str) -> int | None:
+        """The rank of an NCCL line's process, once it has said it."""
+        process = _NCCL_PROCESS.match(line)
+        if process is None:
+            return None
+        size, rank = self._known.get(process[1], (0, -1))
+        comm = _NCCL_COMM.search(line)
+        if comm and int(comm[2]) > size and len(self._known) < MAX_PROCESSES:
+            size, rank = int(comm[2]), int(comm[1])
+            self._known[process[1]] = (size, rank)
+        return rank if size else None
+
+
+class LineFilter:
+    """Decides for each line of one log whether it goes out.
+
+    A traceback goes out as a whole, also where ranks interleave: a block is kept for each prefix.
+    State: one number a prefix and one pair a process, at most ``MAX_PROCESSES`` of each.
+    """
+
+    def __init__(self, rules: Sequence[Rule], limit: Limit, counters: Counters) -> None:
+        self._rules = rules
+        self._limit = limit
+        self._counters = counters
+        self._blocks: dict[str, int] = {}
+        self._nccl_ranks = NcclRanks()
+
+    def take(self, text: str, monotonic_ns: int) -> Kept | None:
+        """The line as it goes out, or ``None``: no rule reads it, or there were too many."""
+        prefix = match[0] if (match := _PREFIX.match(text)) else ""
+        rest = text[len(prefix) :]
+        in_block = self._in_block(prefix, rest)
+        if not rest.strip():
+            return None
+        rule = None if in_block else rule_of(rest, self._rules)
+        if rule is None and not in_block:
+            self._counters.skip("no_rule")
+            return None
+        if rule is not None and rule.name == "traceback" and len(self._blocks) < MAX_PROCESSES:
+            self._blocks[prefix] = 0
+        category = rule.category if rule is not None else "error"
+        if not self._limit.allows(monotonic_ns, urgent=category in URGENT):
+            self._counters.skip("rate_limited")
+            return None
+        nccl_rank = self._nccl_ranks.of(rest) if category == "nccl" else None
+        rank = nccl_rank if nccl_rank is not None else rank_of(text)
+        return Kept("nccl" if category == "nccl" else "train", text, rank)
+
+    def _in_block(self, prefix: str, rest: str) -> bool:
+        lines = self._blocks.get(prefix)
+        if lines is None:
+            return False
+        # The first line that is not indented is the exception itself, and the block's last.
+        if lines >= MAX_BLOCK_LINES or (rest and not rest[0].isspace()):
+            del self._blocks[prefix]
+            return lines < MAX_BLOCK_LINES
+        self._blocks[prefix] = lines + 1
+        return True
