@@ -7,6 +7,12 @@ from typing import Annotated
 import typer
 
 from stethoscope.cli.agent import agent
+from stethoscope.cli.config import config_app
+from stethoscope.cli.demo import demo
+from stethoscope.cli.doctor import doctor
+from stethoscope.cli.explain import explain_app
+from stethoscope.cli.replay import replay
+from stethoscope.cli.score import score
 from stethoscope.cli.topics import topics_app
 from stethoscope.schemas.errors import StethoscopeError, UsageError
 
@@ -37,6 +43,12 @@ def root(
 
 app.command()(agent)
 app.add_typer(topics_app)
+app.command()(replay)
+app.command()(demo)
+app.command()(score)
+app.add_typer(config_app)
+app.add_typer(explain_app)
+app.command()(doctor)
 
 
 def main() -> None:
