@@ -59,6 +59,7 @@ class Mark(Struct, frozen=True, array_like=True):
     rank: int | None
     text: str
     count: int = 1
+    node: str | None = None
 
 
 class LogView(_View, frozen=True, tag="log", kw_only=True):

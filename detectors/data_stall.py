@@ -1,0 +1,148 @@
+"""Steps that wait: many pauses of a job that has just stepped without."""
+
+import statistics
+
+from msgspec import Struct, field
+
+from stethoscope.detectors.conditions import Condition, Latch, LatchState
+from stethoscope.detectors.job_context import TENSOR, JobContext, nan_mean
+from stethoscope.detectors.step_time import step_secs
+from stethoscope.schemas.config import DetectorConfig
+from stethoscope.schemas.findings import NS, Finding
+from stethoscope.schemas.views import Step
+
+MAX_TYPICAL = 200
+HABIT_SECS = 60
+
+
+class DataStallConfig(DetectorConfig, frozen=True, tag="data_stall", kw_only=True):
+    """A stall: one step (or gap between lines) of ``stall_ratio`` times the median or more.
+
+    At least ``stalls`` of them in ``window_secs``, losing ``lost_ratio`` of the time or more, and
+    at least twice what the job lost before. Three pauses tell a pattern from a single hiccup; a
+    quarter of the time lost is what an owner would get up for.
+    """
+
+    keep_firing_secs: float = 10.0
+    stall_ratio: float = 4.0
+    stalls: int = 3
+    window_secs: float = 15.0
+    lost_ratio: float = 0.25
+
+
+class Stall(Struct, array_like=True):
+    """A pause that nothing explains: when it ended, and the time lost."""
+
+    time_unix_ns: int
+    lost_secs: float
+
+
+class DataStallState(Struct):
+    """One job: typical step times (200), stalls of the last minute and a half, the last line."""
+
+    typical: list[float] = field(default_factory=list)
+    stalls: list[Stall] = field(default_factory=list)
+    first_ns: int | None = None
+    last: Step | None = None
+    latch: LatchState = field(default_factory=LatchState)
+
+
+class DataStall:
+    """Repeated pauses between or inside steps, with idle GPUs, that the log does not explain.
+
+    A checkpoint, an evaluation or a new epoch explains a pause. A job that has always paused like
+    this is not stalled, it is like that.
+    """
+
+    def __init__(self, config: DataStallConfig) -> None:
+        self.config = config
+        self.state: dict[str, DataStallState] = {}
+        self._latch = Latch(config)
+
+    def update(self, job: JobContext, now_ns: int) -> list[Finding]:
+        """Look at the tick's steps."""
+        state = self.state.setdefault(job.key, DataStallState())
+        for step in job.fresh_steps():
+            self._take(state, job, step)
+        window_ns = int(self.config.window_secs * NS)
+        keep_ns = now_ns - window_ns - HABIT_SECS * NS
+        state.stalls = [s for s in state.stalls if s.time_unix_ns > keep_ns]
+        lately = [s for s in state.stalls if s.time_unix_ns > now_ns - window_ns]
+        if len(lately) >= 2:
+            job.disturbed_ns = now_ns
+        condition = self._condition(state, job, lately, now_ns)
+        return self._latch.update(state.latch, [condition] if condition else [], now_ns)
+
+    def close(self, job: JobContext, now_ns: int) -> list[Finding]:
+        """The job ended."""
+        state = self.state.pop(job.key, None)
+        return self._latch.close(state.latch, now_ns) if state else []
+
+    def _take(self, state: DataStallState, job: JobContext, step: Step) -> None:
+        last, state.last = state.last, step
+        if last is None or state.first_ns is None:
+            state.first_ns = step.time_unix_ns
+            return
+        secs = step_secs(step, last)
+        gap_secs = (step.time_unix_ns - last.time_unix_ns) / NS
+        if secs is None or step.time_unix_ns == job.segment_ns:
+            return
+        iterations = max(1, (step.iteration or 0) - (last.iteration or 0))
+        usual = statistics.median(state.typical) if len(state.typical) >= 10 else None
+        if usual is not None and max(secs, gap_secs - (iterations - 1) * usual) > (
+            self.config.stall_ratio * usual
+        ):
+            if not self._explained(job, last.time_unix_ns, step.time_unix_ns):
+                lost = max(secs, gap_secs) - usual
+                state.stalls.append(Stall(step.time_unix_ns, lost))
+            return
+        state.typical.append(secs)
+        del state.typical[:-MAX_TYPICAL]
+
+    def _explained(self, job: JobContext, from_ns: int, to_ns: int) -> bool:
+        marks = job.marks_since(from_ns - NS, "checkpoint_begin", "checkpoint_end", "evaluation")
+        return any(m.time_unix_ns <= to_ns + NS for m in marks)
+
+    def _condition(
+        self, state: DataStallState, job: JobContext, lately: list[Stall], now_ns: int
+    ) -> Condition | None:
+        if len(lately) < self.config.stalls or state.first_ns is None or not job.running():
+            return None
+        began_ns = lately[0].time_unix_ns - int(lately[0].lost_secs * NS)
+        span_secs = max(1.0, (now_ns - began_ns) / NS)
+        lost = min(1.0, sum(s.lost_secs for s in lately) / span_secs)
+        if lost < self.config.lost_ratio or self._habit(state, began_ns, lost):
+            return None
+        if not self._gpus_idle(job, now_ns, lost):
+            return None
+        held = next((h.finding for h in state.latch.held.values() if h.finding), None)
+        return Condition(
+            cause="data_stall",
+            subject=job.subject(),
+            onset_unix_ns=held.started_unix_ns if held else began_ns,
+            value=lost,
+            threshold=self.config.lost_ratio,
+            unit="share of time lost",
+            score=lost / self.config.lost_ratio,
+            evidence=f"{len(lately)} pauses in {span_secs:.0f} s, the longest"
+            f" {max(s.lost_secs for s in lately):.2g} s, where a step takes"
+            f" {1000 * statistics.median(state.typical):.3g} ms; the GPUs idle meanwhile",
+            raw_events=len(lately),
+        )
+
+    def _habit(self, state: DataStallState, began_ns: int, lost: float) -> bool:
+        """Whether the job lost like shares before; too short a past counts as habit."""
+        if state.latch.held:
+            return False
+        from_ns = max(state.first_ns or began_ns, began_ns - HABIT_SECS * NS)
+        span_secs = (began_ns - from_ns) / NS
+        before = sum(s.lost_secs for s in state.stalls if from_ns < s.time_unix_ns < began_ns)
+        return span_secs < 5.0 or before / span_secs > 0.5 * lost
+
+    def _gpus_idle(self, job: JobContext, now_ns: int, lost: float) -> bool:
+        """Whether the GPUs computed less meanwhile; an evaluation keeps them at work."""
+        if job.healthy_secs < 3:
+            return True
+        healthy = nan_mean(job.healthy[:, TENSOR])
+        lately = nan_mean(job.window(now_ns, round(self.config.window_secs / 2))[:, TENSOR])
+        return not lately > healthy * (1.0 - 0.5 * lost)

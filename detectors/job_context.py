@@ -1,0 +1,294 @@
+"""What the job stage knows of one run of a job: placement, steps, marks, and its GPUs lately.
+
+Plain data that detectors read. All of it is bounded and goes into snapshots.
+"""
+
+import math
+import statistics
+from bisect import bisect_right
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct, field
+
+from stethoscope.schemas.events import JobEvent, Process
+from stethoscope.schemas.findings import NS, Subject
+from stethoscope.schemas.views import GpuView, HostView, LogView, Mark, Step
+
+# What job detectors look at, in this order along the last axis of ``JobContext.recent``.
+JOB_METRICS = (
+    "gpu_utilization_ratio",
+    "gr_engine_active_ratio",
+    "sm_active_ratio",
+    "tensor_active_ratio",
+    "power_watts",
+    "sm_clock_mhz",
+    "processes_count",
+    "nvlink_tx_bytes_per_sec",
+    "pcie_tx_bytes_per_sec",
+    "dram_active_ratio",
+)
+UTIL, ENGINE, SM, TENSOR, POWER, CLOCK, PROCESSES, NVLINK, PCIE, DRAM = range(len(JOB_METRICS))
+RECENT_SECS = 60
+LEARN_LAG_SECS = 8
+MAX_STEPS = 1000
+MAX_MARKS = 400
+ENDED = frozenset(
+    "COMPLETED FAILED CANCELLED TIMEOUT PREEMPTED NODE_FAIL OUT_OF_MEMORY BOOT_FAIL DEADLINE "
+    "REVOKED".split()
+)
+BAD_ENDS = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
+
+Floats = npt.NDArray[np.float64]
+
+
+class Gpu(Struct, frozen=True):
+    """One GPU of a job. ``rank`` is known only where the job says so."""
+
+    node: str
+    index: int
+    uuid: str | None = None
+    rank: int | None = None
+
+
+class JobContext(Struct):
+    """One run of one job. Its identity is (cluster, job id, restart, start time).
+
+    ``recent[s % 60, g, m]`` is second ``s`` of GPU ``g``; ``healthy[g, m]`` the slow mean of the
+    seconds in which the job stepped undisturbed, ``healthy_secs`` of them. Bounds: 1,000 steps,
+    400 marks, 60 s of GPU samples.
+    """
+
+    key: str
+    cluster: str
+    job_id: str
+    first_seen_ns: int
+    event: JobEvent | None = None
+    ended_ns: int | None = None
+    gpus: list[Gpu] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    new_steps: int = 0
+    lead: tuple[str, int | None] | None = None
+    segment_ns: int = 0
+    step_count: int = 0
+    marks: list[Mark] = field(default_factory=list)
+    new_marks: int = 0
+    host: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    processes: dict[str, list[Process]] = field(default_factory=dict)
+    recent: Floats = field(default_factory=lambda: np.empty((RECENT_SECS, 0, len(JOB_METRICS))))
+    healthy: Floats = field(default_factory=lambda: np.empty((0, len(JOB_METRICS))))
+    healthy_secs: int = 0
+    healthy_cpu: dict[str, float] = field(default_factory=dict)
+    disturbed_ns: int = 0
+    pace_secs: float | None = None
+
+    def subject(self) -> Subject:
+        """The job; on its node when it has just one."""
+        nodes = self.nodes()
+        return Subject(
+            cluster=self.cluster, node=nodes[0] if len(nodes) == 1 else None, job_id=self.job_id
+        )
+
+    def gpu_subject(self, gpu: Gpu) -> Subject:
+        """One of its GPUs."""
+        return Subject(
+            cluster=self.cluster,
+            node=gpu.node,
+            gpu_uuid=gpu.uuid,
+            gpu_index=gpu.index,
+            job_id=self.job_id,
+            rank=gpu.rank,
+        )
+
+    def rank_subject(self, rank: int) -> Subject:
+        """The place of a rank; without placement just its number."""
+        for gpu in self.gpus:
+            if gpu.rank == rank:
+                return self.gpu_subject(gpu)
+        return Subject(
+            cluster=self.cluster, node=self.subject().node, job_id=self.job_id, rank=rank
+        )
+
+    def nodes(self) -> list[str]:
+        """Its nodes, in the order of placement."""
+        if self.event and self.event.nodes:
+            return self.event.nodes
+        return sorted(self.host)
+
+    def running(self) -> bool:
+        """Whether the job has not ended, as far as anybody said."""
+        return self.ended_ns is None
+
+    def is_shared(self) -> bool:
+        """Whether anything is known of its GPUs."""
+        return bool(self.gpus)
+
+    def last_step_ns(self) -> int | None:
+        """When the newest step line was printed."""
+        return self.steps[-1].time_unix_ns if self.steps else None
+
+    def fresh_steps(self) -> list[Step]:
+        """Step lines of this tick."""
+        return self.steps[len(self.steps) - self.new_steps :] if self.new_steps else []
+
+    def fresh_marks(self, *marks: str) -> list[Mark]:
+        """Marks of this tick, of the named kinds."""
+        fresh = self.marks[len(self.marks) - self.new_marks :] if self.new_marks else []
+        return [m for m in fresh if m.mark in marks]
+
+    def marks_since(self, since_ns: int, *marks: str) -> list[Mark]:
+        """Remembered marks of the named kinds that are not older."""
+        return [m for m in self.marks if m.time_unix_ns >= since_ns and m.mark in marks]
+
+    def window(self, now_ns: int, secs: int) -> Floats:
+        """``float64[gpus, metrics]``: mean over the last ``secs`` seconds, NaN where unseen."""
+        last = now_ns // NS
+        rows = [s % RECENT_SECS for s in range(last - secs + 1, last + 1)]
+        return nan_mean(self.recent[rows])
+
+    def second(self, now_ns: int) -> Floats:
+        """``float64[gpus, metrics]`` of the tick's own second."""
+        latest: Floats = self.recent[(now_ns // NS) % RECENT_SECS]
+        return latest
+
+
+def nan_mean(values: Floats) -> Floats:
+    """Mean along the first axis without NaN; NaN where nothing is known. Silent on empty."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    mean: Floats = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return mean
+
+
+def place(context: JobContext, event: JobEvent) -> None:
+    """Take over what a ``job`` event says: state, and GPUs with their ranks."""
+    context.event = event
+    gpus = []
+    for node, devices in event.gpus.items():
+        ranks = event.ranks.get(node, [])
+        paired = len(ranks) == len(devices)
+        for position, device in enumerate(devices):
+            index = device if isinstance(device, int) else position
+            uuid = device if isinstance(device, str) else None
+            gpus.append(Gpu(node, index, uuid, ranks[position] if paired else None))
+    if [(g.node, g.index) for g in gpus] != [(g.node, g.index) for g in context.gpus]:
+        context.gpus = gpus
+        context.recent = np.full((RECENT_SECS, len(gpus), len(JOB_METRICS)), np.nan)
+        context.healthy = np.full((len(gpus), len(JOB_METRICS)), np.nan)
+        context.healthy_secs = 0
+    if event.state in ENDED:
+        context.ended_ns = event.end_unix_ns or event.time_unix_ns
+    else:
+        context.ended_ns = None
+
+
+def begin_second(context: JobContext, now_ns: int) -> None:
+    """Forget the second that the ring's slot held, and what was fresh."""
+    context.new_steps = context.new_marks = 0
+    if len(context.gpus):
+        context.recent[(now_ns // NS) % RECENT_SECS] = np.nan
+
+
+def take_gpus(context: JobContext, view: GpuView, now_ns: int) -> None:
+    """Put a node's GPU second into the ring."""
+    position = {(g.node, g.index): i for i, g in enumerate(context.gpus)}
+    slot = context.recent[(now_ns // NS) % RECENT_SECS]
+    for j, index in enumerate(view.indices):
+        i = position.get((view.node, index))
+        if i is None:
+            continue
+        if context.gpus[i].uuid != view.uuids[j]:
+            gpu = context.gpus[i]
+            context.gpus[i] = Gpu(gpu.node, gpu.index, view.uuids[j], gpu.rank)
+        for m, name in enumerate(JOB_METRICS):
+            value = view.metrics.get(name)
+            if value is not None and value[j] is not None:
+                slot[i, m] = value[j]
+
+
+def take_host(context: JobContext, view: HostView) -> None:
+    """Remember the host's latest numbers and processes."""
+    context.host[view.node] = view.metrics
+    context.processes[view.node] = view.processes
+
+
+def take_log(context: JobContext, view: LogView) -> None:
+    """Append step lines of the leading printer, and all marks.
+
+    Where several ranks print the same steps, the lowest rank that ever printed leads; counting
+    all would make one step look like many.
+    """
+    for step in view.steps:
+        source = (view.node, step.rank)
+        if context.lead is None or _order(source) < _order(context.lead):
+            context.lead = source
+            context.steps.clear()
+            context.new_steps = 0
+        if source == context.lead:
+            _append_step(context, step)
+    context.marks.extend(view.marks)
+    context.new_marks += len(view.marks)
+    del context.marks[:-MAX_MARKS]
+    context.new_marks = min(context.new_marks, len(context.marks))
+
+
+def _order(source: tuple[str, int | None]) -> tuple[float, str]:
+    return (math.inf if source[1] is None else float(source[1]), source[0])
+
+
+def _append_step(context: JobContext, step: Step) -> None:
+    last = context.steps[-1] if context.steps else None
+    went_back = (
+        last is not None
+        and last.iteration is not None
+        and step.iteration is not None
+        and step.iteration < last.iteration
+    )
+    if last is None or went_back:  # a resume, or a new epoch's count: a new segment
+        context.segment_ns = step.time_unix_ns
+    context.steps.append(step)
+    context.step_count += 1
+    context.new_steps += 1
+    del context.steps[:-MAX_STEPS]
+    context.new_steps = min(context.new_steps, len(context.steps))
+
+
+def settle_pace(context: JobContext) -> None:
+    """Renew ``pace_secs``, the median time between the last twenty step lines."""
+    if context.new_steps and len(context.steps) >= 3:
+        times = [s.time_unix_ns for s in context.steps[-21:]]
+        gaps = [(b - a) / NS for a, b in pairwise(times)]
+        context.pace_secs = statistics.median(gaps)
+
+
+def learn_healthy(context: JobContext, now_ns: int) -> None:
+    """Move the healthy means towards a second that lies ``LEARN_LAG_SECS`` back.
+
+    Only where the job stepped then, and nothing was wrong since: a fault is noticed some seconds
+    after it began, and must not become normal.
+    """
+    then_ns = now_ns - LEARN_LAG_SECS * NS
+    if context.disturbed_ns > then_ns or not context.gpus or not _stepped(context, then_ns):
+        return
+    second = context.second(then_ns)
+    if np.isnan(second[:, TENSOR]).all() and np.isnan(second[:, UTIL]).all():
+        return
+    context.healthy_secs += 1
+    weight = 1.0 / min(context.healthy_secs, 60)
+    old = context.healthy
+    moved = np.where(np.isnan(old), second, old + weight * (second - old))
+    context.healthy = np.where(np.isnan(second), old, moved)
+    for node, metrics in context.host.items():
+        cpu = metrics.get("cpu_busy_ratio")
+        if cpu is not None:
+            before = context.healthy_cpu.get(node, cpu)
+            context.healthy_cpu[node] = before + weight * (cpu - before)
+
+
+def _stepped(context: JobContext, then_ns: int) -> bool:
+    pace_ns = int(NS + 3 * NS * (context.pace_secs or 0.0))
+    times = [s.time_unix_ns for s in context.steps]
+    at = bisect_right(times, then_ns)
+    return at > 2 and times[at - 1] > then_ns - pace_ns

@@ -1,0 +1,34 @@
+"""What detectors of single log lines share: their state, and how a mark becomes a condition."""
+
+from msgspec import Struct, field
+
+from stethoscope.detectors.job_context import JobContext
+from stethoscope.schemas.views import Mark
+
+
+class Said(Struct):
+    """What was already said of one job, by key. Bound: ``MAX_SAID`` keys."""
+
+    keys: dict[str, int] = field(default_factory=dict)
+
+
+MAX_SAID = 4096
+
+
+def first_of(said: Said, key: str, time_ns: int) -> bool:
+    """Whether ``key`` is new to ``said``; remembers it."""
+    if key in said.keys or len(said.keys) >= MAX_SAID:
+        return False
+    said.keys[key] = time_ns
+    return True
+
+
+def quoted(mark: Mark, limit: int = 300) -> str:
+    """The line, for evidence."""
+    return mark.text.strip()[:limit]
+
+
+def rank_of_mark(job: JobContext, mark: Mark) -> int | None:
+    """The mark's rank, where the line or its file named one of the job's."""
+    known = [g.rank for g in job.gpus if g.rank is not None]
+    return mark.rank if mark.rank is not None and (not known or mark.rank in known) else None

@@ -1,0 +1,126 @@
+"""Why a job is slow, as its GPUs and hosts show it. Shared by the detectors of slowness.
+
+In synchronous training every rank slows down together, so step times say nothing of the culprit;
+what differs is what the GPUs do meanwhile. Against their own healthy past, waiting GPUs compute
+less; the culprit computes as much or more (it is what they wait for), or stands idle where the
+others spin in a collective.
+"""
+
+import numpy as np
+
+from stethoscope.detectors.job_context import (
+    ENGINE,
+
+    PROCESSES,
+    SM,
+    TENSOR,
+    Floats,
+    Gpu,
+    JobContext,
+)
+from stethoscope.schemas.findings import NS, Subject
+
+# The culprit computes at least this much more than the median of its peers, each against its own
+# healthy past: half of the 2x that a peer's equal share would give at a slowdown of 1.5.
+BUSIER_RATIO = 1.3
+# An idle culprit: this much less of its time busy than its peers, each against its own past.
+IDLER_SHARE = 0.3
+CPU_BUSY_RATIO = 0.85
+CPU_RISE_RATIO = 0.3
+
+
+def strangers(job: JobContext, now_ns: int) -> list[tuple[Gpu, int, int]]:
+    """GPUs of the job with more processes than its own: (GPU, processes now, of its own)."""
+    found = []
+    counts = job.window(now_ns, 2)[:, PROCESSES] if job.gpus else np.empty(0)
+    for i, gpu in enumerate(job.gpus):
+        own = own_processes(job, i)
+        if not np.isnan(counts[i]) and counts[i] > own + 0.9:
+            found.append((gpu, round(float(counts[i])), own))
+    return found
+
+
+def own_processes(job: JobContext, i: int) -> int:
+    """Processes that belong on GPU ``i``: its ranks, or what it had in health if that is more."""
+    gpu = job.gpus[i]
+    ranks = sum(1 for g in job.gpus if (g.node, g.index) == (gpu.node, gpu.index))
+    healthy = job.healthy[i, PROCESSES] if job.healthy_secs >= 5 else np.nan
+    return max(ranks, 0 if np.isnan(healthy) else round(float(healthy)))
+
+
+def explain(job: JobContext, onset_ns: int, now_ns: int) -> tuple[str, Subject, str]:
+    """(cause, subject, reason) of a slow job; the job itself where nothing points further."""
+    foreign = strangers(job, now_ns)
+    if foreign:
+        gpu, count, own = foreign[0]
+        reason = f"{count} processes on GPU {gpu.index} of {gpu.node}, {own} of them the job's"
+        return "gpu_contention", job.gpu_subject(gpu), reason
+    secs = max(3, min(15, (now_ns - onset_ns) // NS))
+    lately = job.window(now_ns, secs)
+    starved = _starved_host(job)
+    culprit = _culprit(job, lately)
+    if culprit is not None and (starved is None or culprit[2]):
+        return "straggler", job.gpu_subject(culprit[0]), culprit[1]
+    if starved is not None:
+        node, busy, before = starved
+        subject = Subject(cluster=job.cluster, node=node, job_id=job.job_id)
+        return (
+            "host_contention",
+            subject,
+            f"CPUs of {node} {busy:.0%} busy, {before:.0%} in health",
+        )
+    return "step_time_regression", job.subject(), "no GPU and no host of it stands out"
+
+
+def _starved_host(job: JobContext) -> tuple[str, float, float] | None:
+    for node, metrics in sorted(job.host.items()):
+        busy = metrics.get("cpu_busy_ratio")
+        before = job.healthy_cpu.get(node)
+        if busy is None or before is None:
+            continue
+        if busy - before >= CPU_RISE_RATIO and busy >= min(CPU_BUSY_RATIO, before + 0.5):
+            return node, busy, before
+    return None
+
+
+def _culprit(job: JobContext, lately: Floats) -> tuple[Gpu, str, bool] | None:
+    """(GPU, reason, sure) of the one that the others wait for."""
+    if len(job.gpus) < 2 or job.healthy_secs < 5:
+        return None
+    busier = _busier(job, lately)
+    return busier if busier is not None else _idler(job, lately)
+
+
+def _busier(job: JobContext, lately: Floats) -> tuple[Gpu, str, bool] | None:
+    for metric, name in ((TENSOR, "tensor cores"), (SM, "SMs")):
+        healthy = job.healthy[:, metric]
+        if not (healthy > 0.02).all() or np.isnan(lately[:, metric]).any():
+            continue
+        relative = lately[:, metric] / healthy
+        top = int(relative.argmax())
+        others = np.delete(relative, top)
+        middle = float(np.median(others))
+        if middle <= 0 or relative[top] / middle < BUSIER_RATIO or relative[top] < 0.75:
+            continue
+        reason = (
+            f"{name} of GPU {job.gpus[top].index} {lately[top, metric]:.0%} active"
+            f" ({healthy[top]:.0%} in health), its peers' at {middle:.0%} of their own past"
+        )
+        return job.gpus[top], reason, True
+    return None
+
+
+def _idler(job: JobContext, lately: Floats) -> tuple[Gpu, str, bool] | None:
+    engine, healthy = lately[:, ENGINE], job.healthy[:, ENGINE]
+    if np.isnan(engine).any() or np.isnan(healthy).any():
+        return None
+    change = engine - healthy
+    low = int(change.argmin())
+    others = np.delete(change, low)
+    if float(np.median(others)) - change[low] < IDLER_SHARE or np.delete(engine, low).min() < 0.85:
+        return None
+    reason = (
+        f"GPU {job.gpus[low].index} is busy {engine[low]:.0%} of the time"
+        f" ({healthy[low]:.0%} in health) while its peers spin and wait"
+    )
+    return job.gpus[low], reason, False

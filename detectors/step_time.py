@@ -1,0 +1,227 @@
+"""A job's steps slower than its own recent past, and why."""
+
+import statistics
+from bisect import bisect_left
+
+from msgspec import Struct, field
+
+from stethoscope.detectors.conditions import Condition, Latch, LatchState
+from stethoscope.detectors.job_context import JobContext
+from stethoscope.detectors.slowness import explain
+from stethoscope.schemas.config import DetectorConfig
+from stethoscope.schemas.findings import NS, Finding
+from stethoscope.schemas.views import Step
+
+MAX_BIN = 200
+MAX_BINS = 64
+MAX_WINDOWS = 120
+
+
+class StepTimeConfig(DetectorConfig, frozen=True, tag="step_time", kw_only=True):
+    """Slow is ``slow_ratio`` times the job's own median for steps of the same size, or more.
+
+    ``slow_ratio``: fail-slow studies of large jobs call 10 to 20 % the least worth a look; below
+    1.2 the lever of a single engineer is small. Where a job's own step wobbles, the limit rises to
+    ``1 + noise_sigmas`` times the spread of its healthy windows, learned online.
+    ``warmup_steps`` and ``warmup_secs``: allocator, autotuning and caches settle first.
+    """
+
+    for_secs: float = 3.0
+    keep_firing_secs: float = 5.0
+    slow_ratio: float = 1.2
+    noise_sigmas: float = 5.0
+    window_secs: float = 5.0
+    window_steps: int = 5
+    warmup_steps: int = 20
+    warmup_secs: float = 8.0
+
+
+class Timed(Struct, array_like=True):
+    """One timed step: when, how long, which size class, and against the baseline then."""
+
+    time_unix_ns: int
+    secs: float
+    size: int
+    ratio: float | None = None
+
+
+class StepTimeState(Struct):
+    """One job: baselines by size class, the last steps, healthy window ratios, levels.
+
+    Bound: 64 size classes of 200 floats, 1,000 steps, 120 windows.
+    """
+
+    bins: dict[int, list[float]] = field(default_factory=dict)
+    window: list[Timed] = field(default_factory=list)
+    pending: list[Timed] = field(default_factory=list)
+    windows: list[float] = field(default_factory=list)
+    seen: int = 0
+    first_ns: int | None = None
+    last: Step | None = None
+    latch: LatchState = field(default_factory=LatchState)
+
+
+class StepTime:
+    """Median step time of the last seconds against the job's own median for steps of that size.
+
+    Size is what the line tells (tokens, batch size): a growing batch is not a regression. The
+    baseline takes a step in only when it is ten seconds old and nothing was wrong meanwhile. What
+    slows the job (a stranger, one rank, the host's CPUs) is read from its GPUs and hosts.
+    """
+
+    def __init__(self, config: StepTimeConfig) -> None:
+        self.config = config
+        self.state: dict[str, StepTimeState] = {}
+        self._latch = Latch(config)
+
+    def update(self, job: JobContext, now_ns: int) -> list[Finding]:
+        """Look at the tick's steps."""
+        state = self.state.setdefault(job.key, StepTimeState())
+        for step in job.fresh_steps():
+            self._take(state, job, step)
+        self._trim(state, now_ns)
+        ratio, limit = self._judge(state)
+        slow = ratio is not None and ratio > limit and self._still(state, limit)
+        if slow:
+            job.disturbed_ns = now_ns
+        self._learn(state, ratio, now_ns, job.disturbed_ns > now_ns - 3 * NS)
+        conditions = [self._condition(state, job, ratio, limit)] if slow and ratio else []
+        return self._latch.update(state.latch, conditions, now_ns)
+
+    def close(self, job: JobContext, now_ns: int) -> list[Finding]:
+        """The job ended."""
+        state = self.state.pop(job.key, None)
+        return self._latch.close(state.latch, now_ns) if state else []
+
+    def _take(self, state: StepTimeState, job: JobContext, step: Step) -> None:
+        secs = step_secs(step, state.last)
+        state.last = step
+        state.seen += 1
+        if state.first_ns is None:
+            state.first_ns = step.time_unix_ns
+        if secs is None or secs <= 0 or step.time_unix_ns == job.segment_ns or state.seen <= 2:
+            return
+        size = size_class(step.work)
+        baseline = self._baseline(state, size)
+        ratio = secs / baseline if baseline else None
+        timed = Timed(step.time_unix_ns, secs, size, ratio)
+        state.window.append(timed)
+        state.pending.append(timed)
+
+    def _baseline(self, state: StepTimeState, size: int) -> float | None:
+        known = state.bins.get(size)
+        if known is None or len(known) < 8:
+            return None
+        return statistics.median(known)
+
+    def _trim(self, state: StepTimeState, now_ns: int) -> None:
+        oldest_ns = now_ns - int(self.config.window_secs * NS)
+        keep = bisect_left(state.window, oldest_ns, key=lambda t: t.time_unix_ns)
+        del state.window[: min(keep, max(0, len(state.window) - self.config.window_steps))]
+
+    def _judge(self, state: StepTimeState) -> tuple[float | None, float]:
+        ratios = [t.ratio for t in state.window if t.ratio is not None]
+        if len(ratios) < 3 or 2 * len(ratios) < len(state.window):
+            return None, self.config.slow_ratio
+        centre, spread = self._noise(state)
+        return statistics.median(ratios) / centre, max(
+            self.config.slow_ratio, 1.0 + self.config.noise_sigmas * spread
+        )
+
+    def _still(self, state: StepTimeState, limit: float) -> bool:
+        """Whether the newest steps are slow too: the window's median lags behind a recovery."""
+        newest = [t.ratio for t in state.window[-3:] if t.ratio is not None]
+        return bool(newest) and statistics.median(newest) > 1.0 + 0.5 * (limit - 1.0)
+
+    def _noise(self, state: StepTimeState) -> tuple[float, float]:
+        """Centre and spread of the healthy windows; before ten are known, a careful guess."""
+        if len(state.windows) < 10:
+            return 1.0, 0.08
+        centre = statistics.median(state.windows)
+        deviations = [abs(w - centre) for w in state.windows]
+        return centre, 1.4826 * statistics.median(deviations) / centre
+
+    def _learn(
+        self, state: StepTimeState, ratio: float | None, now_ns: int, disturbed: bool
+    ) -> None:
+        if disturbed:
+            state.pending.clear()
+            return
+        if ratio is not None and state.window and state.window[-1].time_unix_ns > now_ns - NS:
+            state.windows.append(ratio * self._noise(state)[0])
+            del state.windows[:-MAX_WINDOWS]
+        warm = state.seen >= self.config.warmup_steps and state.first_ns is not None
+        age_ns = int(2 * self.config.window_secs * NS)
+        while state.pending and (
+            state.pending[0].time_unix_ns <= now_ns - age_ns or not self._baselined(state, warm)
+        ):
+            timed = state.pending.pop(0)
+            known = state.bins.pop(timed.size, [])
+            known.append(timed.secs)
+            del known[:-MAX_BIN]
+            state.bins[timed.size] = known  # last used, last in order
+        while len(state.bins) > MAX_BINS:
+            del state.bins[next(iter(state.bins))]
+
+    def _baselined(self, state: StepTimeState, warm: bool) -> bool:
+        """Whether the job has a past to be judged by; until then every step is past."""
+        if not warm or state.first_ns is None or not state.pending:
+            return False
+        known = state.bins.get(state.pending[0].size, [])
+        grown_ns = state.pending[0].time_unix_ns - state.first_ns
+        return len(known) >= 8 and grown_ns >= self.config.warmup_secs * NS
+
+    def _condition(
+        self, state: StepTimeState, job: JobContext, ratio: float, limit: float
+    ) -> Condition:
+        middle = 1.0 + 0.5 * (limit - 1.0)
+        onset_ns = state.window[-1].time_unix_ns
+        for timed in reversed(state.window):
+            if timed.ratio is None or timed.ratio < middle:
+                break
+            onset_ns = timed.time_unix_ns
+        held = [h for h in state.latch.held.values() if h.finding]
+        if held and held[0].finding:
+            onset_ns = held[0].finding.started_unix_ns
+        recent = [t.secs for t in state.window]
+        cause, subject, why = explain(job, onset_ns, state.window[-1].time_unix_ns)
+        return Condition(
+            cause=cause,
+            subject=subject,
+            onset_unix_ns=onset_ns,
+            value=ratio,
+            threshold=limit,
+            unit="times its own median",
+            score=(ratio - 1.0) / (limit - 1.0),
+            evidence=f"steps take {1000 * statistics.median(recent):.4g} ms, {ratio:.2f} times"
+            f" their own median; {why}",
+            raw_events=len(recent),
+        )
+
+
+def step_secs(step: Step, last: Step | None) -> float | None:
+    """How long the step took: as printed, else the time since the line before, an iteration."""
+    if step.step_secs is not None:
+        return step.step_secs
+    if last is None:
+        return None
+    iterations = 1
+    if step.iteration is not None and last.iteration is not None:
+        iterations = step.iteration - last.iteration
+    if iterations <= 0:
+        return None
+    return (step.time_unix_ns - last.time_unix_ns) / NS / iterations
+
+
+def size_class(work: float | None) -> int:
+    """Steps of like size share a class: eighths of a doubling, by bit length and top bits.
+
+    >>> size_class(2048) == size_class(2100), size_class(2048) == size_class(4096)
+    (True, False)
+    """
+    if work is None or work < 1:
+        return 0
+    whole = int(work)
+    bits = whole.bit_length()
+    top = whole >> (bits - 4) if bits >= 4 else whole << (4 - bits)
+    return bits * 16 + top
