@@ -5,11 +5,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import (
+    InvalidRecordError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+)
 
 from stethoscope.schemas.codec import encode_message
 from stethoscope.schemas.config import Kafka
-from stethoscope.schemas.errors import ServiceError
+from stethoscope.schemas.errors import EventRefused, ServiceError
 from stethoscope.schemas.events import ClockEvent, Event
 from stethoscope.schemas.kafka_options import (
     JOBS,
@@ -28,6 +33,7 @@ _EVENTS_A_MESSAGE = 500
 _PENDING_BYTES = 32 * 1024 * 1024
 _CONNECT_MS = 10_000
 _DELIVERY_MS = 30_000
+_REFUSALS = (InvalidRecordError, MessageSizeTooLargeError, RecordListTooLargeError)
 _Pending: TypeAlias = "tuple[FutureRecordMetadata, int]"
 
 
@@ -145,7 +151,8 @@ class EventProducer:
 
     def _failed(self, what: str, error: KafkaError) -> ServiceError:
         first_line = f"{type(error).__name__}: {error}".splitlines()[0]
-        return ServiceError(f"Kafka at {self._where} {what}: {first_line}")
+        kind = EventRefused if isinstance(error, _REFUSALS) else ServiceError
+        return kind(f"Kafka at {self._where} {what}: {first_line}")
 
 
 def _batches(events: list[Event]) -> Iterator[tuple[str, bytes, list[Event]]]:

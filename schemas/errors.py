@@ -7,6 +7,7 @@ StethoscopeError
 ├── BadEvent              one event that cannot be read (goes to the dead-letter topic)
 ├── ServiceError          Kafka, Alertmanager or another peer refused
 │   ├── ServiceRefused    it understood and said no: the same request will fail again
+│   ├── EventRefused      Kafka will never take this message
 │   └── ServiceUnavailable  it cannot answer now: the same request may succeed later
 └── ReaderUnsupported     this node has nothing for that reader to read
 """
@@ -44,6 +45,10 @@ class ServiceRefused(ServiceError):
         super().__init__(message)
         self.status = status
         self.body = body
+
+
+class EventRefused(ServiceError):
+    """Kafka will never take this message: it is too large, or not valid in the broker's eyes."""
 
 
 class ServiceUnavailable(ServiceError):
