@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from stethoscope.schemas.errors import ConfigError
 
-SEARCH_CHARS = 160
+SEARCH_CHARS = 64
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _CLOCK = r"(?P<hour>[01]\d|2[0-3]):(?P<minute>[0-5]\d):(?P<second>[0-5]\d)"
 _MONTH = r"(?P<month_name>[A-Z][a-z]{2})"
