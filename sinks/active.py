@@ -181,11 +181,8 @@ class ActiveSet:
         return alert
 
     def _end(self, alert: ActiveAlert, ends_unix_ns: int, now_unix_ns: int) -> None:
-        """``endsAt`` before ``startsAt`` would be refused: an end is not before its start."""
         self._alerts[alert.key] = replace(
-            alert,
-            ends_unix_ns=max(ends_unix_ns, alert.starts_unix_ns),
-            resolved_unix_ns=now_unix_ns,
+            alert, ends_unix_ns=ends_unix_ns, resolved_unix_ns=now_unix_ns
         )
 
     def _hold(self, incident: Incident) -> None:

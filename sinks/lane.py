@@ -147,17 +147,15 @@ class Lane:
         return told.at_secs + wait_secs
 
     def _alert(self, alert: ActiveAlert) -> Alert:
-        ends_unix_ns = alert.ends_unix_ns
-        if ends_unix_ns is None:
-            lease_secs = LEASE_RESENDS * self._resend_secs + self._correction_secs
-            lease_end_ns = self._clock.unix_ns() + round(lease_secs * NS)
-            ends_unix_ns = max(lease_end_ns, alert.starts_unix_ns)
-        return to_alert(
-            alert.labels,
-            alert.annotations,
-            to_datetime(alert.starts_unix_ns),
-            to_datetime(ends_unix_ns),
-        )
+        """The alert as the server is to see it: nothing but a lease lies in its future."""
+        server_unix_ns = self._clock.unix_ns() + round(self._correction_secs * NS)
+        starts_unix_ns = min(alert.starts_unix_ns, server_unix_ns)
+        if alert.ends_unix_ns is None:
+            ends_unix_ns = server_unix_ns + round(LEASE_RESENDS * self._resend_secs * NS)
+        else:
+            ends_unix_ns = max(min(alert.ends_unix_ns, server_unix_ns), starts_unix_ns)
+        starts_at, ends_at = to_datetime(starts_unix_ns), to_datetime(ends_unix_ns)
+        return to_alert(alert.labels, alert.annotations, starts_at, ends_at)
 
     async def _post(self, batch: list[ActiveAlert]) -> None:
         """Send the batch, halving it down to the alert that is refused."""

@@ -1,12 +1,12 @@
 import re
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stethoscope.schemas.findings import Subject
-from stethoscope.schemas.incidents import FindingSummary, Incident
+from stethoscope.schemas.incidents import Incident
 from stethoscope.schemas.labels import (
     MAX_VALUE_CHARS,
     clean_label_name,
@@ -15,39 +15,15 @@ from stethoscope.schemas.labels import (
     page_labels,
 )
 
+MakeIncident = Callable[..., Incident]
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")  # as Alertmanager's own validation
 
 
-def incident(root: Subject, jobs: tuple[str, ...] = (), **changes: Any) -> Incident:
-    fields: dict[str, Any] = {
-        "incident_id": "0123456789abcdef",
-        "state": "open",
-        "cause": "gpu_lost",
-        "alertname": "GpuLost",
-        "severity": "critical",
-        "audience": "infra",
-        "title": "GPU fell off the bus",
-        "started_unix_ns": 1,
-        "detected_unix_ns": 2,
-        "ended_unix_ns": None,
-        "root": root,
-        "confidence": 0.9,
-        "suspects": [],
-        "jobs": list(jobs),
-        "nodes": [],
-        "findings": FindingSummary(by_cause={}),
-        "raw_events": 1,
-        "recurrence": 0,
-        "merged_into": None,
-        "actions": [],
-        "knowledge": "",
-    }
-    return Incident(**(fields | changes))
-
-
-def test_every_label_that_applies_and_no_other() -> None:
+def test_every_label_that_applies_and_no_other(make_incident: MakeIncident) -> None:
     root = Subject(cluster="c1", rack="r7", node="node01", gpu_index=3, gpu_uuid="GPU-9", rank=5)
-    labels = page_labels(incident(root, jobs=("4711", "4712")), job_name="llama", user="ada")
+    labels = page_labels(
+        make_incident(root=root, jobs=["4711", "4712"]), job_name="llama", user="ada"
+    )
     assert labels == {
         "alertname": "GpuLost",
         "cluster": "c1",
@@ -64,8 +40,10 @@ def test_every_label_that_applies_and_no_other() -> None:
     }
 
 
-def test_what_does_not_apply_is_absent_not_empty() -> None:
-    labels = page_labels(incident(Subject(switch="leaf1")), job_name="nobody's", user="nobody")
+def test_what_does_not_apply_is_absent_not_empty(make_incident: MakeIncident) -> None:
+    labels = page_labels(
+        make_incident(root=Subject(switch="leaf1")), job_name="nobody's", user="nobody"
+    )
     assert set(labels) == {
         "alertname",
         "cluster",
@@ -77,16 +55,21 @@ def test_what_does_not_apply_is_absent_not_empty() -> None:
     }
 
 
-def test_a_job_is_known_by_its_root_when_no_job_is_listed() -> None:
-    assert page_labels(incident(Subject(job_id="8")))["job_id"] == "8"
+def test_a_job_is_known_by_its_root_when_no_job_is_listed(make_incident: MakeIncident) -> None:
+    assert page_labels(make_incident(root=Subject(job_id="8")))["job_id"] == "8"
 
 
-def test_what_varies_is_no_label() -> None:
+def test_what_varies_is_no_label(make_incident: MakeIncident) -> None:
     root = Subject(node="n", gpu_index=0)
-    first = page_labels(incident(root, jobs=("1",)))
+    first = page_labels(make_incident(root=root, jobs=["1"]))
     later = page_labels(
-        incident(
-            root, jobs=("1", "2"), nodes=["n", "m"], raw_events=900, confidence=0.1, title="other"
+        make_incident(
+            root=root,
+            jobs=["1", "2"],
+            nodes=["n", "m"],
+            raw_events=900,
+            confidence=0.1,
+            title="other",
         )
     )
     assert first == later
