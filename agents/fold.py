@@ -34,11 +34,15 @@ def fold_key(event: LogEvent) -> str:
 
 
 class Stream(Struct):
-    """One line being counted: lines so far, those not yet sent, and when one was last sent."""
+    """One line being counted: lines so far, those not yet sent, and when one was last sent.
+
+    ``seen_monotonic_ns``: when the last was taken, on the reader's clock.
+    """
 
     total: int
     unsent: int
     sent_unix_ns: int
+    seen_monotonic_ns: int
     last: LogEvent
 
 
@@ -50,15 +54,17 @@ class Fold:
         self._streams: OrderedDict[str, Stream] = OrderedDict()
         self._newest_unix_ns = 0
 
-    def add(self, event: LogEvent) -> list[LogEvent]:
+    def add(self, event: LogEvent, monotonic_ns: int) -> list[LogEvent]:
         """Take one line; events to send, those of streams that fell quiet before it first."""
-        sent = self.flush(event.time_unix_ns)
+        self._newest_unix_ns = max(self._newest_unix_ns, event.time_unix_ns)
+        sent = self._retire_older_than(self._newest_unix_ns - self._quiet_ns)
         key = fold_key(event)
         stream = self._streams.pop(key, None)
         if stream is None:
-            stream = Stream(total=0, unsent=0, sent_unix_ns=event.time_unix_ns, last=event)
+            stream = Stream(0, 0, event.time_unix_ns, monotonic_ns, event)
         stream.total += 1
         stream.unsent += 1
+        stream.seen_monotonic_ns = monotonic_ns
         stream.last = event
         self._streams[key] = stream
         waited_ns = event.time_unix_ns - stream.sent_unix_ns
@@ -68,13 +74,12 @@ class Fold:
             sent.extend(self._retire())
         return sent
 
-    def flush(self, unix_ns: int) -> list[LogEvent]:
-        """End the streams that have been quiet by then; events with the rest of their counts."""
-        self._newest_unix_ns = max(self._newest_unix_ns, unix_ns)
+    def flush(self, monotonic_ns: int) -> list[LogEvent]:
+        """End the streams of which nothing came for ``quiet_secs``: the rest of their counts."""
         sent: list[LogEvent] = []
         while self._streams:
             oldest = next(iter(self._streams.values()))
-            if self._newest_unix_ns - oldest.last.time_unix_ns <= self._quiet_ns:
+            if monotonic_ns - oldest.seen_monotonic_ns <= self._quiet_ns:
                 break
             sent.extend(self._retire())
         return sent
@@ -90,9 +95,20 @@ class Fold:
         """The open streams, the longest quiet first."""
         return list(self._streams.values())
 
-    def restore(self, streams: list[Stream]) -> None:
-        """Go on with streams that ``state`` gave."""
-        self._streams = OrderedDict((fold_key(stream.last), stream) for stream in streams)
+    def restore(self, streams: list[Stream], monotonic_ns: int) -> None:
+        """Go on with streams that ``state`` gave, as if their last lines came now."""
+        for stream in streams[-MAX_STREAMS:]:
+            stream.seen_monotonic_ns = monotonic_ns
+            self._streams[fold_key(stream.last)] = stream
+
+    def _retire_older_than(self, unix_ns: int) -> list[LogEvent]:
+        sent: list[LogEvent] = []
+        while self._streams:
+            oldest = next(iter(self._streams.values()))
+            if oldest.last.time_unix_ns >= unix_ns:
+                break
+            sent.extend(self._retire())
+        return sent
 
     def _retire(self) -> list[LogEvent]:
         _, stream = self._streams.popitem(last=False)
