@@ -20,10 +20,5 @@ def demo() -> None:
     with as_file(files("stethoscope.replay").joinpath("recordings", RECORDING)) as path:
         outcome = replay_files([path], Config(), title="Listening")
     print_table(outcome, show_info=False)
-    folded = sum(incident.raw_events for incident in outcome.incidents)
-    typer.echo(
-        f"{outcome.raw_events:,} raw events read; {folded:,} of them stand behind"
-        f" {len(outcome.incidents)} incidents."
-    )
     typer.echo("Next: stethoscope replay PATH --report report.html   your own recordings")
     typer.echo("      stethoscope explain cause straggler            what a cause means")

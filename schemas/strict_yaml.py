@@ -23,6 +23,16 @@ _AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?$", re
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
+_NAME = re.compile(r"\b(object|array|str|int|float|bool)\b")
+_WORDS = {
+    "object": "a mapping",
+    "array": "a list",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+}
+_SECRETS = ("password", "key_password", "bearer_token")
 _EXPECTED = re.compile(r"Expected (.*)")
 
 
@@ -121,12 +131,12 @@ class Document:
         if missing := _MISSING.match(what):
             name = missing[1]
             return self.error((*at, *inner), f"{name} is missing", f"add {name}")
-        value = reprlib.repr(_value_at(data, inner))
+        value = _shown(_value_at(data, inner), (*at, *inner))
         if what.startswith("Invalid enum value"):
             words = _words(known)
             return self.error((*at, *inner), f"{value} is not known", did_you_mean(value, words))
         if expected := _EXPECTED.match(what):
-            wanted = expected[1].split(", got")[0].replace("`", "")
+            wanted = _NAME.sub(_in_words, expected[1].split(", got")[0].replace("`", ""))
             return self.error((*at, *inner), f"{value} does not fit", f"expected {wanted}")
         return self.error((*at, *inner), f"{value}: {what}", "see docs/configuration.md")
 
@@ -169,6 +179,15 @@ def dotted(at: tuple[Key, ...]) -> str:
     """
     text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in at)
     return text.removeprefix(".")
+
+
+def _in_words(name: re.Match[str]) -> str:
+    return _WORDS[name[0]]
+
+
+def _shown(value: object, at: tuple[Key, ...]) -> str:
+    """The value for a person; a secret that somebody wrote out is not repeated."""
+    return "what stands here" if at and at[-1] in _SECRETS else reprlib.repr(value)
 
 
 def _child(node: yaml.Node | None, key: Key) -> tuple[int, yaml.Node] | None:

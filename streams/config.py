@@ -6,13 +6,14 @@ file is a good one. The ``detectors`` list only says what differs: an entry whos
 """
 
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import msgspec
 import yaml
 from msgspec import field
 
-from stethoscope.detectors.registry import DETECTORS, default_detectors
+from stethoscope.detectors.registry import DETECTORS, AnyDetectorConfig, default_detectors
+from stethoscope.schemas.causes import cause_catalogue
 from stethoscope.schemas.config import (
     Alertmanager,
     Correlation,
@@ -42,7 +43,7 @@ class Config(Section, frozen=True, kw_only=True):
     correlation: Correlation = field(default_factory=Correlation)
     links: Links = field(default_factory=Links)
     severity: dict[str, Severity] = field(default_factory=dict)
-    detectors: list[DetectorConfig] = field(default_factory=default_detectors)
+    detectors: list[AnyDetectorConfig] = field(default_factory=default_detectors)
 
 
 def load_config(path: Path | None) -> Config:
@@ -66,14 +67,7 @@ def effective_yaml(config: Config) -> str:
 
 def json_schema() -> dict[str, object]:
     """The JSON Schema of the file, for editors; all detector kinds included."""
-    kinds = sorted((config_type for config_type, _ in DETECTORS.values()), key=lambda x: x.__name__)
-    (root, *variants), components = msgspec.json.schema_components(
-        [Config, *kinds], ref_template="#/$defs/{name}"
-    )
-    definitions: dict[str, dict[str, object]] = dict(components)
-    properties = definitions["Config"]["properties"]
-    if isinstance(properties, dict):
-        properties["detectors"] = {"type": "array", "items": {"anyOf": variants}}
+    (root,), definitions = msgspec.json.schema_components([Config], ref_template="#/$defs/{name}")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Stethoscope",
@@ -92,7 +86,7 @@ def _config(document: Document) -> Config:
     return config
 
 
-def _detectors(document: Document, entries: object) -> list[DetectorConfig]:
+def _detectors(document: Document, entries: object) -> list[AnyDetectorConfig]:
     effective = {(_kind(one), one.name): one for one in default_detectors()}
     if entries is None:
         return list(effective.values())
@@ -122,12 +116,11 @@ def _identity(document: Document, entry: object, at: tuple[Key, ...]) -> tuple[s
 
 
 def _detector(
-    document: Document, entry: _Entry, at: tuple[Key, ...], default: DetectorConfig | None
-) -> DetectorConfig:
-    config_type = DETECTORS[str(entry["kind"])][0]
+    document: Document, entry: _Entry, at: tuple[Key, ...], default: AnyDetectorConfig | None
+) -> AnyDetectorConfig:
+    config_type = DETECTORS[str(entry["kind"])].config
     base: _Entry = {} if default is None else msgspec.to_builtins(default)
-    config: DetectorConfig = document.convert(config_type, base | entry, at)
-    return config
+    return cast("AnyDetectorConfig", document.convert(config_type, base | entry, at))
 
 
 def _kind(config: DetectorConfig) -> str:
@@ -138,6 +131,8 @@ def _check_severities(document: Document, severities: object) -> None:
     """Here rather than in the type, so that the error names the cause."""
     for cause, severity in severities.items() if isinstance(severities, dict) else ():
         at = ("severity", str(cause))
+        if cause not in cause_catalogue():
+            raise document.error(at, "no such cause", did_you_mean(cause, cause_catalogue()))
         if severity not in _SEVERITIES:
             what = f"{severity!r} is not known"
             raise document.error(at, what, did_you_mean(severity, _SEVERITIES))
