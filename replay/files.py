@@ -106,7 +106,7 @@ def _check_content(path: Path, head: bytes) -> None:
         if head.startswith(magic):
             msg = f"{path}: is compressed; rename it to end in .jsonl{suffix}"
             raise InputError(msg)
-    if b"\0" in head:
+    if b"\0" in head and not head.lstrip(_BOM + b" \r\n\t").startswith(b"{"):
         msg = f"{path}: a binary file, not JSON Lines; expected one JSON object a line"
         raise InputError(msg)
 

@@ -85,7 +85,8 @@ class DeadLetters:
         if not self.by_reason:
             return ""
         parts = ", ".join(f"{n} {reason}" for reason, n in sorted(self.by_reason.items()))
-        return f"{self.by_reason.total()} dead letters: {parts}"
+        word = "dead letter" if self.by_reason.total() == 1 else "dead letters"
+        return f"{self.by_reason.total()} {word}: {parts}"
 
     def _add(self, reason: str, detail: str, where: str) -> None:
         self.by_reason[reason] += 1

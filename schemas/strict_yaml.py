@@ -32,6 +32,7 @@ _WORDS = {
     "float": "a number",
     "bool": "true or false",
 }
+_MOST_WORDS = 30
 _SECRETS = ("password", "key_password", "bearer_token")
 _EXPECTED = re.compile(r"Expected (.*)")
 
@@ -168,7 +169,10 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """
     words = list(known)
     near = difflib.get_close_matches(str(word), words, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(words)}"
+    if near:
+        return f"did you mean {near[0]}?"
+    more = ", .." if len(words) > _MOST_WORDS else ""
+    return f"known are {', '.join(words[:_MOST_WORDS])}{more}"
 
 
 def dotted(at: tuple[Key, ...]) -> str:

@@ -1,0 +1,276 @@
+"""Every command: help, version, errors in one line, exit codes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+from click import Command, Group
+from typer.main import get_command
+
+from stethoscope.cli import main
+from stethoscope.cli.app import app
+from stethoscope.schemas.codec import encode_line
+from stethoscope.schemas.events import Device, GpuEvent
+
+ROOT = Path(__file__).parents[3]
+Run: TypeAlias = Callable[..., "Answer"]
+
+
+class Answer:
+    """What the command came to."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+
+    @property
+    def one_line(self) -> str:
+        """The error, which must be one line."""
+        assert self.err.count("\n") == 1, self.err
+        assert self.err.startswith("stethoscope: ")
+        return self.err
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["stethoscope", *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as exit_:
+            code = exit_.code if isinstance(exit_.code, int) else 1
+        captured = capsys.readouterr()
+        return Answer(code, captured.out, captured.err)
+
+    return call
+
+
+def commands(group: Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(group, Group):
+        for name, command in group.commands.items():
+            yield from commands(command, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(commands(get_command(app))), ids=" ".join)
+def test_help_on_every_command(run: Run, path: tuple[str, ...]) -> None:
+    answer = run(*path, "--help")
+    assert answer.code == 0
+    assert "Usage:" in answer.out
+    assert not answer.err
+
+
+def test_every_command_says_what_it_does() -> None:
+    def undocumented(command: Command) -> Iterator[str | None]:
+        if not command.help:
+            yield command.name
+        for child in command.commands.values() if isinstance(command, Group) else ():
+            yield from undocumented(child)
+
+    assert not list(undocumented(get_command(app)))
+
+
+def test_version(run: Run) -> None:
+    answer = run("--version")
+    assert (answer.code, answer.out) == (0, "stethoscope 0.1.0\n")
+
+
+def test_completion_script_is_given(run: Run) -> None:
+    assert "--install-completion" in run("--help").out
+
+
+def test_starting_up_imports_nothing_heavy() -> None:
+    heavy = {"numpy", "pyarrow", "river", "sklearn", "faust", "kafka", "aiokafka", "httpx", "yaml"}
+    code = "import sys, stethoscope.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not heavy & {name.split(".")[0] for name in done.stdout.split()}
+
+
+def gpu(seq: int, **changes: object) -> GpuEvent:
+    return GpuEvent(
+        time_unix_ns=(1_700_000_000 + seq) * 10**9,
+        node="n1",
+        boot_id="b",
+        seq=seq,
+        devices=[Device(uuid="GPU-1", index=0)],
+        metrics={"gpu_temp_celsius": [50.0]} | changes,  # type: ignore[arg-type]
+    )
+
+
+def recording(path: Path, *extra: bytes) -> Path:
+    lines = [encode_line(gpu(seq)) for seq in range(1, 30)]
+    path.write_bytes(b"\n".join([*lines[:10], *extra, *lines[10:]]) + b"\n")
+    return path
+
+
+def test_replay_of_a_quiet_node_says_nothing_in_json(run: Run, tmp_path: Path) -> None:
+    answer = run("replay", recording(tmp_path / "x.jsonl"), "--format", "json")
+    assert (answer.code, answer.out, answer.err) == (0, "", "")
+
+
+BAD_LINES = {
+    "truncated": b'{"kind":"gpu","time_unix_ns":17',
+    "wrong_type": b'{"kind":"gpu","time_unix_ns":"soon","node":"n1","devices":[],"metrics":{}}',
+    "unknown_kind": b'{"kind":"weather","time_unix_ns":1700000005000000000}',
+    "not_json": b"\x00\x01\x02 binary",
+    "unknown_metric": encode_line(gpu(100, gpu_mood_ratio=[0.5])),
+}
+
+
+@pytest.mark.parametrize("reason", BAD_LINES)
+def test_one_bad_line_is_a_dead_letter_and_the_rest_goes_on(
+    run: Run, tmp_path: Path, reason: str
+) -> None:
+    path = recording(tmp_path / "x.jsonl", BAD_LINES[reason])
+    letters = tmp_path / "dead.jsonl"
+    answer = run("replay", path, "--format", "json", "--dead-letter", letters)
+    assert answer.code == 0
+    assert answer.one_line == f"stethoscope: 1 dead letter: 1 {reason}\n"
+    record = json.loads(letters.read_text())
+    assert record["reason"] == reason
+    assert record["detail"]
+    if reason != "unknown_metric":
+        assert record["where"] == f"{path}:11"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("none.jsonl", None, "no such file or folder"),
+        ("empty.jsonl", b"", "the file is empty"),
+        ("events.csv", b"a,b\n1,2\n", "expected a name ending in .jsonl"),
+        ("picture.jsonl", b"\x89PNG\r\n\x1a\n\x00\x00\x00", "a binary file"),
+        ("text.jsonl", b"hello\n", "no readable event"),
+        ("x.jsonl.gz", b"{}\n", "does not hold what its name says"),
+    ],
+)
+@pytest.mark.parametrize("command", ["replay", "score"])
+def test_files_that_cannot_be_read(
+    run: Run, tmp_path: Path, command: str, name: str, content: bytes | None, says: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    labels = ROOT / "replay/recordings/h200x2_a.labels.jsonl"
+    extra = ["--labels", labels] if command == "score" else []
+    answer = run(command, path, *extra)
+    assert answer.code == 2
+    assert says in answer.one_line
+    assert str(path) in answer.err
+    assert answer.out == ""
+
+
+def test_a_configuration_with_a_typo(run: Run, tmp_path: Path) -> None:
+    events = recording(tmp_path / "x.jsonl")
+    bad = ROOT / "tests/data/config/unknown-key.yaml"
+    for words in (("replay", events, "--config", bad), ("config", "check", bad)):
+        answer = run(*words)
+        assert answer.code == 2
+        assert "unknown-key.yaml:4: kafka.partions" in answer.one_line
+        assert "did you mean partitions?" in answer.err
+
+
+@pytest.mark.parametrize("option", ["--from", "--to"])
+def test_a_time_that_is_none(run: Run, tmp_path: Path, option: str) -> None:
+    answer = run("replay", recording(tmp_path / "x.jsonl"), option, "yesterday")
+    assert answer.code == 2
+    assert "'yesterday' is no time" in answer.one_line
+
+
+def test_an_output_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
+    events = recording(tmp_path / "x.jsonl")
+    answer = run("replay", events, "--findings", tmp_path / "no" / "f.jsonl")
+    assert answer.code == 2
+    assert "cannot be written" in answer.one_line
+
+
+def test_unknown_options_and_missing_arguments_are_usage_errors(run: Run) -> None:
+    assert run("replay").code == 2
+    assert run("replay", "--speeed", "3").code == 2
+    assert run("nonsense").code == 2
+
+
+def test_config_show_and_check_agree(run: Run, tmp_path: Path) -> None:
+    shown = run("config", "show", ROOT / "tests/data/config/good.yaml")
+    assert shown.code == 0
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(shown.out)
+    assert run("config", "check", copy).out.startswith(f"{copy}: ok, ")
+    assert run("config", "show", copy).out == shown.out
+
+
+def test_config_schema_is_json(run: Run) -> None:
+    schema = json.loads(run("config", "schema").out)
+    assert schema["$ref"] == "#/$defs/Config"
+
+
+def test_explain(run: Run) -> None:
+    xid = run("explain", "xid", 79)
+    assert xid.code == 0
+    assert "fell off the bus" in xid.out
+    assert "critical" in xid.out
+    assert "RESTART_BM" in xid.out
+    assert "severity  critical" in run("explain", "sxid", 20034).out
+    assert "1. " in run("explain", "cause", "job_hang").out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("xid", 9999), "not in the catalogue"),
+        (("sxid", 1), "not in the catalogue"),
+        (("cause", "job_hung"), "did you mean job_hang?"),
+    ],
+)
+def test_explain_of_what_is_not_known(run: Run, words: tuple[object, ...], says: str) -> None:
+    answer = run("explain", *words)
+    assert answer.code == 2
+    assert says in answer.one_line
+
+
+def test_every_action_word_is_explained(run: Run) -> None:
+    from stethoscope.cli.explain import _ACTIONS
+    from stethoscope.schemas.sxid import sxid_catalogue
+    from stethoscope.schemas.xid import xid_catalogue
+
+    words = {x.action for x in xid_catalogue().values()}
+    words |= {x.action for x in sxid_catalogue().values()}
+    assert words == set(_ACTIONS)
+
+
+def test_doctor_names_what_is_not_there(run: Run, tmp_path: Path, free_port: int) -> None:
+    config = tmp_path / "x.yaml"
+    config.write_text(f"kafka: {{brokers: ['127.0.0.1:{free_port}']}}\n")
+    answer = run("doctor", "--config", config)
+    assert answer.code == 1
+    lines = answer.out.splitlines()
+    assert any(x.startswith(f"failing  broker 127.0.0.1:{free_port}: ") for x in lines)
+    assert any(x.startswith("absent   alertmanager: none configured") for x in lines)
+    assert all(x.split()[0] in {"ok", "failing", "absent"} for x in lines)
+
+
+def test_doctor_without_a_file_is_content(run: Run) -> None:
+    answer = run("doctor")
+    assert answer.code == 0
+    assert "ok       configuration: defaults" in answer.out
+
+
+def test_doctor_reports_a_bad_configuration(run: Run) -> None:
+    answer = run("doctor", "--config", ROOT / "tests/data/config/unknown-key.yaml")
+    assert answer.code == 1
+    assert "failing  configuration: " in answer.out
+
+
+@pytest.fixture
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
