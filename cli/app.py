@@ -14,6 +14,7 @@ from stethoscope.cli.explain import explain_app
 from stethoscope.cli.replay import replay
 from stethoscope.cli.score import score
 from stethoscope.cli.topics import topics_app
+from stethoscope.cli.worker import worker
 from stethoscope.schemas.errors import StethoscopeError, UsageError
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ def root(
 
 app.command()(agent)
 app.add_typer(topics_app)
+app.command()(worker)
 app.command()(replay)
 app.command()(demo)
 app.command()(score)

@@ -1,0 +1,120 @@
+"""``stethoscope worker``: streams in, pages out."""
+
+import asyncio
+import logging
+import os
+import random
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from msgspec.structs import replace
+
+from stethoscope.cli.kafka_settings import kafka_settings
+from stethoscope.schemas.config import Kafka
+from stethoscope.schemas.errors import ServiceError
+
+if TYPE_CHECKING:
+    from stethoscope.streams.app import WorkerSettings
+    from stethoscope.streams.config import Config
+
+# Differences that make reading wrong, not merely unlike the plan.
+_FATAL = ("topic", "partition count")
+
+
+def worker(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Configuration file.")
+    ] = None,
+    brokers: Annotated[
+        str | None, typer.Option("--brokers", "-b", help="HOST:PORT[,HOST:PORT].")
+    ] = None,
+    alertmanager: Annotated[
+        list[str] | None, typer.Option("--alertmanager", "-a", help="URL; may be given again.")
+    ] = None,
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", help="Scratch directory; nothing in it needs a backup.")
+    ] = Path("worker-data"),
+    web_port: Annotated[
+        int | None, typer.Option("--web-port", help="Serve /metrics on this loopback port.")
+    ] = None,
+    snapshot_secs: Annotated[
+        float, typer.Option("--snapshot-secs", min=0.1, help="Seconds between snapshots.")
+    ] = 5.0,
+    recorded: Annotated[
+        bool,
+        typer.Option(
+            "--recorded",
+            "--no-silence-clock",
+            help="The events are a recording played at another time or speed: silence of the "
+            "topics is no silence of the nodes, and what is old pages all the same.",
+        ),
+    ] = False,
+    log_level: Annotated[str, typer.Option("--log-level", help="debug to error.")] = "info",
+) -> None:
+    """Read the topics, find faults, send alerts. Stops cleanly on SIGTERM."""
+    from stethoscope.streams.config import load_config
+
+    _set_up_logs(log_level)
+    loaded = load_config(config)
+    kafka = kafka_settings(loaded.kafka, brokers)
+    receivers = replace(loaded.alertmanager, urls=alertmanager or loaded.alertmanager.urls)
+    loaded = replace(loaded, kafka=kafka, alertmanager=receivers)
+    _check_topics(kafka)
+    if web_port is not None:
+        _serve_metrics(web_port)
+    from stethoscope.streams.app import WorkerSettings
+    from stethoscope.streams.shell import ShellSettings
+
+    shell = ShellSettings(
+        kafka=kafka,
+        timing=loaded.timing,
+        snapshot_secs=snapshot_secs,
+        silence_clock=not recorded,
+    )
+    asyncio.run(_run(WorkerSettings(shell=shell, data_dir=data_dir), loaded, recorded))
+
+
+async def _run(settings: "WorkerSettings", config: "Config", recorded: bool) -> None:
+    from stethoscope.sinks.sender import REPLAY_AGE_SECS, Sender
+    from stethoscope.streams.app import run_worker, stop_on_signals
+    from stethoscope.streams.pipeline import make_stages
+
+    sender = Sender(
+        config.alertmanager,
+        rng=random.Random(os.getpid()),  # noqa: S311 - spreads retries, keeps no secret
+        links=config.links,
+        replay_age_secs=float(sys.maxsize // 10**10) if recorded else REPLAY_AGE_SECS,
+        watchdog_cluster=config.cluster,
+    )
+    stop = asyncio.Event()
+    stop_on_signals(stop)
+    await run_worker(settings, make_stages(config), sender, stop)
+
+
+def _check_topics(kafka: Kafka) -> None:
+    from stethoscope.streams import topics
+
+    for difference in topics.check(kafka):
+        if difference.what in _FATAL:
+            raise ServiceError(str(difference))
+        logging.getLogger(__name__).warning("topic differs: %s", difference)
+
+
+def _serve_metrics(port: int) -> None:
+    from prometheus_client import start_http_server
+
+    try:
+        start_http_server(port, addr="127.0.0.1")
+    except OSError as error:
+        raise ServiceError(f"--web-port {port} cannot be used: {error.strerror}") from error
+
+
+def _set_up_logs(level: str) -> None:
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise typer.BadParameter(f"{level} is no level; give debug, info, warning or error")
+    logging.basicConfig(level=number, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    for noisy in ("aiokafka", "faust", "mode", "kafka"):
+        logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
