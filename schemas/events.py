@@ -30,6 +30,7 @@ class Port(Struct, frozen=True, omit_defaults=True):
     phys_state: str = ""
     rate_gbps: float | None = None
     link_layer: str = ""
+    netdev: str = ""
 
 
 class Mount(Struct, frozen=True, omit_defaults=True):
