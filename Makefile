@@ -15,7 +15,7 @@ test: $(STAMP) system  ## all tests, real Kafka and Alertmanager included
 check: $(STAMP) types  ## format, lint, strict types, unit and contract tests
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/pyright
 	.venv/bin/pytest -m "not integration and not e2e"
-	.venv/bin/pytest --doctest-modules --pyargs stethoscope.schemas stethoscope.detectors
+	.venv/bin/pytest --doctest-modules --pyargs stethoscope.schemas stethoscope.detectors stethoscope.sinks
 
 kafka: $(STAMP) system  ## start an Apache Kafka broker on 127.0.0.1:9092
 	scripts/kafka-start.sh .kafka 9092
