@@ -18,6 +18,7 @@ from stethoscope.schemas.events import Event
 
 log = logging.getLogger(__name__)
 
+Verb: TypeAlias = Literal["probe", "read"]
 ReaderState: TypeAlias = Literal["ok", "failing", "unsupported"]
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
@@ -35,7 +36,7 @@ class Call(Struct, frozen=True):
     """Probe or read the reader of that name. ``restore``: the position to go on from."""
 
     reader: str
-    verb: Literal["probe", "read"]
+    verb: Verb
     now: Now
     restore: str | None = None
 
@@ -51,9 +52,11 @@ class Result(Struct, frozen=True):
     counters: Counters | None = None
 
 
-def perform(reader: Reader, call: Call) -> Result:
-    """Call the reader; whatever it raises becomes a state."""
+def perform(reader: Reader, call: Call, *, fresh: bool = False) -> Result:
+    """Call the reader; whatever it raises becomes a state. A ``fresh`` one is probed first."""
     try:
+        if fresh and call.verb == "read":
+            reader.probe()
         if call.restore is not None and (resumable := as_resumable(reader)):
             resumable.restore(call.restore)
         if call.verb == "probe":

@@ -17,7 +17,8 @@ from msgspec import Struct
 from stethoscope.agents.calls import one_line
 from stethoscope.agents.clock import Clock
 from stethoscope.agents.outbox import Batch, Outbox, priority_of
-from stethoscope.agents.spool import PRIORITIES, Record, Spool
+from stethoscope.agents.segment import Record
+from stethoscope.agents.spool import PRIORITIES, Spool
 from stethoscope.agents.state import StateDir
 from stethoscope.schemas.agent_config import Sending
 from stethoscope.schemas.codec import decode_message, encode_message

@@ -40,10 +40,11 @@ def main() -> None:
 
 
 def _answer(readers: dict[str, Reader], setup: Setup, call: Call) -> Result:
-    if call.reader not in readers:
+    fresh = call.reader not in readers
+    if fresh:
         registry.READERS.update(setup.readers)
         readers[call.reader] = registry.build(call.reader, setup.context, setup.config)
-    return perform(readers[call.reader], call)
+    return perform(readers[call.reader], call, fresh=fresh)
 
 
 def _next_message(buffer: bytearray) -> bytes | None:

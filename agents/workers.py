@@ -6,23 +6,20 @@ abandoned: counted, reported, and never waited for; it takes one of the three pl
 """
 
 import logging
-import os
-import subprocess
-import sys
 from collections import deque
-from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
 
-from stethoscope.agents.calls import Call, Result, Setup, frame, unframe
+from stethoscope.agents.calls import Call, Result, Setup
+from stethoscope.agents.process import Process
 
 log = logging.getLogger(__name__)
 
 MAX_PROCESSES = 3
 REAP_SECS = 2.0
+IDLE_SECS = 120.0
 START_SECS = 20.0  # for an interpreter and libnvidia-ml on a node that is busy
-_CHUNK_BYTES = 1 << 20
 _NS = 1_000_000_000
 
 
@@ -31,92 +28,6 @@ class _Waiting(Struct, frozen=True):
 
     call: Call
     deadline_secs: float
-
-
-class Process:
-    """One worker process and the call it is busy with."""
-
-    def __init__(self, setup: Setup) -> None:
-        """Start it.
-
-        Raises:
-            OSError: the system starts no more processes.
-        """
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", "stethoscope.agents.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-        )
-        for pipe in (self._popen.stdin, self._popen.stdout):
-            if pipe is not None:
-                os.set_blocking(pipe.fileno(), False)
-        self._buffer = bytearray()
-        self._decoder = msgspec.msgpack.Decoder(Result)
-        self.busy_with: Call | None = None
-        self.due_ns = 0
-        self._write(frame(setup))
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._popen.pid
-
-    def fileno(self) -> int:
-        """Readable when an answer, or the end, is there."""
-        return self._popen.stdout.fileno() if self._popen.stdout else -1
-
-    def submit(self, call: Call, due_ns: int) -> None:
-        """Hand the call over.
-
-        Raises:
-            OSError: the process has ended or does not take input.
-        """
-        self.busy_with = call
-        self.due_ns = due_ns
-        self._write(frame(call))
-
-    def answer(self) -> Result | None:
-        """The answer, if it is there.
-
-        Raises:
-            OSError, EOFError, ValueError: the process has ended, or talks nonsense.
-        """
-        if self._popen.stdout is None:
-            raise EOFError
-        try:
-            data = os.read(self._popen.stdout.fileno(), _CHUNK_BYTES)
-        except BlockingIOError:
-            return None
-        if not data:
-            raise EOFError
-        self._buffer += data
-        body = unframe(self._buffer)
-        if body is None:
-            return None
-        self.busy_with = None
-        return self._decoder.decode(body)
-
-    def kill(self) -> None:
-        """SIGKILL; whether it took is what ``ended`` says."""
-        self._popen.kill()
-        for pipe in (self._popen.stdin, self._popen.stdout):
-            if pipe is not None:
-                pipe.close()
-
-    def ended(self) -> bool:
-        """Whether the kernel has let go of it."""
-        return self._popen.poll() is not None
-
-    def wait(self, timeout_secs: float) -> None:
-        """Wait that long for the end; it may outlive the wait."""
-        with suppress(subprocess.TimeoutExpired):
-            self._popen.wait(timeout_secs)
-
-    def _write(self, data: bytes) -> None:
-        if self._popen.stdin is None or os.write(self._popen.stdin.fileno(), data) != len(data):
-            msg = "the worker process does not take its input"
-            raise BlockingIOError(msg)
 
 
 class _Slot:
@@ -128,6 +39,7 @@ class _Slot:
         self.dying_since_ns = 0
         self.abandoned: list[Process] = []
         self.queue: deque[_Waiting] = deque()
+        self.used_ns = 0
 
     def processes(self) -> int:
         """All that the kernel still knows."""
@@ -137,15 +49,16 @@ class _Slot:
 class WorkerPool:
     """Calls of hazardous readers, none of which can block the caller.
 
-    Each reader has a fixed slot, so that what one reader breaks costs only those of its slot.
+    Readers of one group share a process, so that what one of them breaks costs only its group. A
+    process starts with the first call and ends when it had none for ``IDLE_SECS``.
     """
 
-    def __init__(self, setup: Setup, readers: list[str]) -> None:
-        """``readers``: names, the most precious first; the first ones get a slot of their own."""
+    def __init__(self, setup: Setup, groups: dict[str, str]) -> None:
+        """``groups``: reader → group, at most ``MAX_PROCESSES`` different ones."""
         self._setup = setup
-        slots = [_Slot() for _ in range(min(MAX_PROCESSES, len(readers)))]
-        self._slots = {name: slots[min(i, len(slots) - 1)] for i, name in enumerate(readers)}
-        self._all = slots
+        slots = {group: _Slot() for group in dict.fromkeys(groups.values())}
+        self._slots = {reader: slots[group] for reader, group in groups.items()}
+        self._all = list(slots.values())
         self.killed_total = 0
         self.abandoned_total = 0
 
@@ -173,8 +86,12 @@ class WorkerPool:
             self._bury(slot, monotonic_ns)
             if slot.process and slot.process.busy_with:
                 results += self._look_at(slot, slot.process, monotonic_ns)
-            if slot.queue and not (slot.process and slot.process.busy_with):
+            if slot.process and slot.process.busy_with:
+                continue
+            if slot.queue:
                 results += self._start_next(slot, monotonic_ns)
+            elif slot.process and monotonic_ns - slot.used_ns > IDLE_SECS * _NS:
+                self._end(slot, slot.process, monotonic_ns)
         return results
 
     def close(self) -> None:
@@ -203,6 +120,7 @@ class WorkerPool:
         return [_failed(call, "no answer within its deadline; its worker process was killed")]
 
     def _start_next(self, slot: _Slot, monotonic_ns: int) -> list[Result]:
+        slot.used_ns = monotonic_ns
         waiting = slot.queue.popleft()
         allowed_secs = waiting.deadline_secs
         if slot.dying:
@@ -215,7 +133,9 @@ class WorkerPool:
                     return [_failed(waiting.call, detail)]
                 process = slot.process = Process(self._setup)
                 allowed_secs += START_SECS
-            process.submit(waiting.call, monotonic_ns + round(allowed_secs * _NS))
+            process.submit(
+                process.without_known(waiting.call), monotonic_ns + round(allowed_secs * _NS)
+            )
         except OSError as error:
             if slot.process:
                 self._kill(slot, slot.process, monotonic_ns)
@@ -223,12 +143,16 @@ class WorkerPool:
         return []
 
     def _has_room(self, slot: _Slot) -> bool:
-        """Whether one more process may start without taking the place of a slot that has none."""
-        reserved = sum(1 for other in self._all if other is not slot and not other.processes())
+        """Whether one more may start without taking the place of a used slot that has none."""
+        others = (other for other in self._all if other is not slot and other.used_ns)
+        reserved = sum(1 for other in others if not other.processes())
         return sum(s.processes() for s in self._all) + reserved < MAX_PROCESSES
 
     def _kill(self, slot: _Slot, process: Process, monotonic_ns: int) -> None:
         self.killed_total += 1
+        self._end(slot, process, monotonic_ns)
+
+    def _end(self, slot: _Slot, process: Process, monotonic_ns: int) -> None:
         process.kill()
         slot.process, slot.dying, slot.dying_since_ns = None, process, monotonic_ns
 

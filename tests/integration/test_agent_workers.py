@@ -11,8 +11,9 @@ import pytest
 from stethoscope.agents import workers
 from stethoscope.agents.calls import Call, Result, Setup
 from stethoscope.agents.clock import Now
+from stethoscope.agents.process import Process
 from stethoscope.agents.reader import Context
-from stethoscope.agents.workers import Process, WorkerPool
+from stethoscope.agents.workers import WorkerPool
 from stethoscope.schemas.agent_config import AgentConfig
 
 pytestmark = pytest.mark.integration
@@ -45,6 +46,14 @@ class Raising(Good):
 class Dying(Good):
     def read(self, now): os._exit(3)
 
+class Resumes(Good):
+    position = 0
+    def read(self, now):
+        self.position += 1
+        return []
+    def checkpoint(self): return str(self.position)
+    def restore(self, state): self.position = int(state)
+
 class Absent(Good):
     def probe(self): raise ReaderUnsupported("no such device")
 """
@@ -64,7 +73,7 @@ def pool_of(
     def make(readers: dict[str, str]) -> WorkerPool:
         fakes = {name: f"fake_readers:{fake}" for name, fake in readers.items()}
         setup = Setup(Context(node="node01"), AgentConfig(), fakes)
-        pools.append(WorkerPool(setup, list(readers)))
+        pools.append(WorkerPool(setup, {name: name for name in readers}))
         return pools[-1]
 
     yield make
@@ -100,6 +109,16 @@ def test_a_worker_answers_with_events_and_keeps_its_reader(
     assert result.events[0].node == "node01"  # type: ignore[union-attr]  # the fake's kind
     assert result.counters is not None
     assert result.counters.invalid_samples_total == 2
+
+
+def test_a_position_is_given_to_a_new_process_only(
+    pool_of: Callable[[dict[str, str]], WorkerPool],
+) -> None:
+    pool = pool_of({"train_log": "Resumes"})
+    long_position = "7".rjust(300_000)
+    for expected in ("8", "9"):
+        pool.submit(Call("train_log", "read", NOW, long_position), PATIENCE_SECS)
+        assert wait_for(pool, 1)["train_log"].checkpoint == expected
 
 
 def test_what_a_reader_raises_is_a_state(pool_of: Callable[[dict[str, str]], WorkerPool]) -> None:
@@ -176,6 +195,17 @@ def test_what_cannot_be_killed_is_abandoned_and_takes_no_more_than_its_share(
     while pool.abandoned:
         assert time.monotonic() < give_up
         pool.poll(time.monotonic_ns())
+
+
+def test_a_worker_without_work_ends(
+    pool_of: Callable[[dict[str, str]], WorkerPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = pool_of({"host": "Good"})
+    read(pool, "host")
+    wait_for(pool, 1)
+    monkeypatch.setattr(workers, "IDLE_SECS", 0.0)
+    pool.poll(time.monotonic_ns())
+    assert (pool.pids(), pool.killed_total) == ([], 0)
 
 
 def test_a_worker_ends_with_its_input(pool_of: Callable[[dict[str, str]], WorkerPool]) -> None:
