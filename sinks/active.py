@@ -101,11 +101,14 @@ class ActiveSet:
                 self._take(incident, now_unix_ns, False)
         self._forget(now_unix_ns)
 
-    def add_watchdog(self, cluster: str, now_unix_ns: int) -> None:
-        """The alert that always fires; when it stops arriving, the monitor is dead."""
+    def set_watchdog(self, cluster: str | None, now_unix_ns: int) -> None:
+        """The alert that always fires, for that cluster; ``None``: there is none, an old one ends.
+
+        When it stops arriving, the monitor is dead.
+        """
         labels = {
             "alertname": "Watchdog",
-            "cluster": cluster,
+            "cluster": cluster or "",
             "severity": "none",
             "audience": "infra",
             "cause": WATCHDOG,
@@ -114,7 +117,11 @@ class ActiveSet:
             "summary": "Stethoscope is alive",
             "description": "Always firing. When it resolves, nobody watches the cluster.",
         }
-        self._fire(WATCHDOG, labels, notes, now_unix_ns)
+        known = self._alerts.get(self._current.get(WATCHDOG, ""))
+        if known is not None and known.firing and known.labels["cluster"] != cluster:
+            self._end(known, now_unix_ns, now_unix_ns)
+        if cluster is not None:
+            self._fire(WATCHDOG, labels, notes, now_unix_ns)
 
     def snapshot(self) -> bytes:
         """Everything but what is held, as msgpack: the cluster stage offers open incidents anew."""
@@ -172,8 +179,9 @@ class ActiveSet:
         self, incident_id: str, labels: dict[str, str], notes: dict[str, str], starts_unix_ns: int
     ) -> ActiveAlert:
         key = digest(*(f"{name}={labels[name]}" for name in sorted(labels)))
-        if key in self._alerts:
-            alert = replace(self._alerts[key], annotations=notes)
+        alert = self._alerts.get(key)
+        if alert is not None and alert.firing:
+            alert = replace(alert, annotations=notes)
         else:
             alert = ActiveAlert(key, incident_id, labels, notes, starts_unix_ns)
         self._alerts[key] = alert

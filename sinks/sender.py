@@ -57,7 +57,7 @@ class Sender:
             Lane(AlertmanagerClient(url, config, transport), self._active, config, self._clock, rng)
             for url in dict.fromkeys(config.urls)
         ]
-        self._start_watchdog()
+        self._set_watchdog()
 
     def offer(self, incidents: Iterable[Incident], watermark_unix_ns: int) -> None:
         """Take incidents as known at the watermark (event time of the cluster stage).
@@ -110,12 +110,11 @@ class Sender:
             InputError: these bytes are no snapshot.
         """
         self._active.restore(state)
-        self._start_watchdog()
+        self._set_watchdog()
         self._wake_lanes()
 
-    def _start_watchdog(self) -> None:
-        if self._watchdog_cluster is not None:
-            self._active.add_watchdog(self._watchdog_cluster, self._clock.unix_ns())
+    def _set_watchdog(self) -> None:
+        self._active.set_watchdog(self._watchdog_cluster, self._clock.unix_ns())
 
     def _wake_lanes(self) -> None:
         for lane in self._lanes:

@@ -55,7 +55,7 @@ def test_each_bound_drops_the_oldest_and_counts(
 
 
 def test_a_snapshot_is_the_whole_set(alerts: ActiveSet, make_incident: MakeIncident) -> None:
-    alerts.add_watchdog("c1", T0)
+    alerts.set_watchdog("c1", T0)
     warning = make_incident(paged_unix_ns=T0, severity="warning")
     alerts.offer([warning], T0, T0)
     alerts.offer([make_incident(paged_unix_ns=T0)], T0, T0 + NS)  # a rise: two identities
@@ -67,3 +67,9 @@ def test_a_snapshot_is_the_whole_set(alerts: ActiveSet, make_incident: MakeIncid
         each.offer([make_incident(paged_unix_ns=T0, state="resolved")], T0, T0 + 2 * NS)
     assert list(restored) == list(alerts)
     assert [alert.labels["alertname"] for alert in restored if alert.firing] == ["Watchdog"]
+
+
+def test_a_watchdog_switched_off_and_on_fires(alerts: ActiveSet) -> None:
+    for cluster in ("c1", None, "c1"):
+        alerts.set_watchdog(cluster, T0)
+    assert [alert.firing for alert in alerts] == [True]

@@ -18,7 +18,7 @@ from stethoscope.sinks.alertmanager_types import Alert, to_datetime, to_unix_ns
 T = TypeVar("T")
 Handler = Callable[[httpx.Request], httpx.Response]
 STATUS = b"""
-{"cluster": {"status": "ready", "name": "01", "peers": [{"name": "01", "address": "10.0.0.1:9094"}]},
+{"cluster": {"status": "ready", "peers": [{"name": "01", "address": "10.0.0.1:9094"}]},
  "config": {"original": "route: .."}, "uptime": "2026-11-29T19:14:15.074Z",
  "versionInfo": {"branch": "HEAD", "version": "0.27.0", "goVersion": "go1.22"}}
 """

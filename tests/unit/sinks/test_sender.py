@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from stethoscope.schemas.config import Alertmanager
+from stethoscope.schemas.config import Alertmanager, Secret
 from stethoscope.schemas.errors import InputError
 from stethoscope.schemas.incidents import Incident
 from stethoscope.schemas.labels import page_labels
@@ -454,6 +454,30 @@ def test_the_watchdog_always_fires_and_keeps_its_start(rig: Rig) -> None:
     [alert] = rig.am.stored.values()
     assert alert["labels"]["cluster"] == "c1"
     assert alert["startsAt"] == "2023-11-14T22:13:20Z"
+
+
+@pytest.mark.parametrize(("cluster", "left"), [("c2", ["c2"]), (None, [])])
+def test_a_watchdog_of_another_configuration_ends(
+    rig: Rig, cluster: str | None, left: list[str]
+) -> None:
+    state = rig.make(["am1"], watchdog_cluster="c1").snapshot()
+    sender = rig.make(["am1"], watchdog_cluster=cluster)
+    sender.restore(state)
+    firing = [alert.labels["cluster"] for alert in sender._active if alert.firing]
+    assert firing == left
+
+
+def test_a_secret_that_comes_late_is_waited_for(
+    rig: Rig, paged: Paged, monkeypatch: pytest.MonkeyPatch, transport: httpx.MockTransport
+) -> None:
+    config = Alertmanager(urls=["http://am1"], bearer_token=Secret(env="AM_TOKEN_OF_THIS_TEST"))
+    rng = random.Random(7)  # noqa: S311 - jitter, no secret
+    rig.sender = Sender(config, rng=rng, clock=rig.clock, transport=transport)
+    rig.offer(paged())
+    assert not rig.flush()
+    monkeypatch.setenv("AM_TOKEN_OF_THIS_TEST", "t")
+    rig.pass_time(2)
+    assert rig.am.pages == ["inc1/critical"]
 
 
 def test_run_sends_until_cancelled(rig: Rig, paged: Paged) -> None:
