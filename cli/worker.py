@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import random
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 # Differences that make reading wrong, not merely unlike the plan.
 _FATAL = ("topic", "partition count")
+_ANY_AGE_SECS = 1e10  # three hundred years
 
 
 def worker(
@@ -85,7 +85,7 @@ async def _run(settings: "WorkerSettings", config: "Config", recorded: bool) -> 
         config.alertmanager,
         rng=random.Random(os.getpid()),  # noqa: S311 - spreads retries, keeps no secret
         links=config.links,
-        replay_age_secs=float(sys.maxsize // 10**10) if recorded else REPLAY_AGE_SECS,
+        replay_age_secs=_ANY_AGE_SECS if recorded else REPLAY_AGE_SECS,
         watchdog_cluster=config.cluster,
     )
     stop = asyncio.Event()

@@ -59,8 +59,11 @@ class Watchdog:
         should_move: bool,
     ) -> float:
         """For how many seconds the value has stood still although it should move."""
+        if not should_move:
+            seen.pop(partition, None)
+            return 0.0
         last = seen.get(partition)
-        if last is None or last.value != value or not should_move:
+        if last is None or last.value != value:
             seen[partition] = _Seen(value, now)
             return 0.0
         return now - last.since
