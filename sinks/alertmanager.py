@@ -152,7 +152,10 @@ class AlertmanagerClient:
         except httpx.TimeoutException as error:
             msg = f"{self.url} did not answer in time ({type(error).__name__})"
             raise ServiceUnavailable(msg) from error
-        except httpx.RequestError as error:
+        except (
+            httpx.RequestError,
+            OSError,
+        ) as error:  # ssl.SSLError comes as itself, late in TLS 1.3
             msg = f"{self.url} cannot be reached: {str(error) or type(error).__name__}"
             raise ServiceUnavailable(msg) from error
         if answer.is_success:

@@ -138,15 +138,17 @@ class RunningAlertmanager:
 
     ``url``: its address. Payloads are those of Alertmanager's webhook receiver, version 4; groups
     are by alertname and incident_id and repeat after an hour, so one firing is one payload.
+    ``web_config``: its --web.config.file, for TLS and authentication.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, web_config: Path | None = None) -> None:
         self._program = need("prometheus-alertmanager")
         self._folder = folder
         self._webhook = Webhook()
         self._port = free_ports(1)[0]
         self._process: subprocess.Popen[bytes] | None = None
-        self.url = f"http://127.0.0.1:{self._port}"
+        self._web = [] if web_config is None else [f"--web.config.file={web_config}"]
+        self.url = f"{'https' if self._web else 'http'}://127.0.0.1:{self._port}"
         self.received = self._webhook.received
         self.wait_for = self._webhook.wait_for
         (folder / "alertmanager.yml").write_text(
@@ -167,6 +169,7 @@ class RunningAlertmanager:
                     f"--storage.path={self._folder / 'data'}",
                     f"--web.listen-address=127.0.0.1:{self._port}",
                     "--cluster.listen-address=",
+                    *self._web,
                 ],
                 stdout=log,
                 stderr=log,
@@ -179,6 +182,9 @@ class RunningAlertmanager:
             time.sleep(0.05)
 
     def _ready(self) -> bool:
+        if self._web:  # whoever asks must authenticate: an open port is all that can be seen
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", self._port)) == 0
         try:
             with urlopen(f"{self.url}/-/ready", timeout=5) as answer:  # noqa: S310 - our own http
                 return bool(answer.status == 200)
@@ -207,3 +213,9 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAl
         yield running
     finally:
         running.close()
+
+
+@pytest.fixture(scope="session")
+def make_alertmanager() -> type[RunningAlertmanager]:
+    """For an Alertmanager of a test's own: ``start`` it, and ``close`` it in the end."""
+    return RunningAlertmanager

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -148,6 +149,7 @@ def test_not_now_is_unavailable_with_the_wait_asked_for(
         (httpx.ReadTimeout(""), "did not answer in time .ReadTimeout."),
         (httpx.ReadError(""), "cannot be reached: ReadError"),
         (httpx.RemoteProtocolError("peer closed"), "cannot be reached: peer closed"),
+        (ssl.SSLError("bad certificate"), "cannot be reached: .*bad certificate"),
     ],
 )
 def test_no_connection_is_unavailable(failure: Exception, words: str) -> None:
