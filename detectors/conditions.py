@@ -112,6 +112,7 @@ def to_finding(config: DetectorConfig, condition: Condition, now_ns: int) -> Fin
         subject=condition.subject,
         started_unix_ns=condition.onset_unix_ns,
         observed_unix_ns=now_ns,
+        moment=condition.moment,
         value=rounded(condition.value),
         threshold=rounded(condition.threshold),
         unit=condition.unit,

@@ -54,6 +54,8 @@ class DataStall:
     this is not stalled, it is like that.
     """
 
+    job_state = DataStallState
+
     def __init__(self, config: DataStallConfig) -> None:
         self.config = config
         self.state: dict[str, DataStallState] = {}

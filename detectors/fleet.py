@@ -34,6 +34,7 @@ class Table:
     """Rows of one scope: key → row → subject. Rows are never reused within a run."""
 
     def __init__(self, scope: str) -> None:
+        self.scope = scope
         self.columns = Columns(scope)
         self.subjects: list[Subject] = []
         self.rows: dict[str, int] = {}

@@ -10,7 +10,9 @@ from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.events import LogEvent
 from stethoscope.schemas.findings import Finding
 
-_KILLED = re.compile(r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (\d+) \(([^)]*)\)")
+_KILLED = re.compile(
+    r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (\d+) \(([^)]*)\)"
+)
 _SLURM = re.compile(r"Detected (\d+) oom[_-]kill events? in ")
 
 

@@ -39,7 +39,7 @@ class JobFailed:
         self.config = config
         self.state = JobFailedState()
 
-    def update(self, job: JobContext, now_ns: int) -> list[Finding]:  # noqa: ARG002 - protocol
+    def update(self, job: JobContext, now_ns: int) -> list[Finding]:
         """Nothing happens while it runs."""
         return []
 

@@ -18,7 +18,6 @@ from stethoscope.detectors.job_context import (
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding, Subject, Suspect
 
-
 _COLLECTIVE = ("nccl_p2p", "nccl_shm", "nccl_net_ib", "nccl_socket")
 
 
@@ -56,6 +55,8 @@ class JobHang:
     missing stands idle and is the first suspect. GPUs that compute are no hang, whatever the log.
     """
 
+    job_state = JobHangState
+
     def __init__(self, config: JobHangConfig) -> None:
         self.config = config
         self.state: dict[str, JobHangState] = {}
@@ -81,9 +82,7 @@ class JobHang:
         if job.new_steps:
             state.saving_ns = None
 
-    def _condition(
-        self, state: JobHangState, job: JobContext, now_ns: int
-    ) -> Condition | None:
+    def _condition(self, state: JobHangState, job: JobContext, now_ns: int) -> Condition | None:
         second = job.second(now_ns)
         if np.isnan(second[:, UTIL]).all():
             return None  # no telemetry is another fault's business
@@ -169,9 +168,7 @@ def _suspect(job: JobContext, gpu: Gpu) -> Suspect:
     return Suspect(subject, "idle while its peers wait in a collective")
 
 
-def _evidence(
-    job: JobContext, secs: float, second: Floats, idle: list[Gpu], spinning: bool
-) -> str:
+def _evidence(job: JobContext, secs: float, second: Floats, idle: list[Gpu], spinning: bool) -> str:
     if not spinning:
         return f"no step and all {len(job.gpus)} GPUs idle for {secs:.0f} s"
     waiting = len(job.gpus) - len(idle)

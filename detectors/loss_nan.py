@@ -39,6 +39,8 @@ class LossNan:
     with a bad loss on a skipped step is told all the same: the loss is computed before scaling.
     """
 
+    job_state = LossNanState
+
     def __init__(self, config: LossNanConfig) -> None:
         self.config = config
         self.state: dict[str, LossNanState] = {}

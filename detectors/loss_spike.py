@@ -48,6 +48,7 @@ class LossSpike:
 
     cause = "loss_spike"
     noun = "loss"
+    job_state = LossSpikeState
 
     def __init__(self, config: LossSpikeConfig) -> None:
         self.config = config

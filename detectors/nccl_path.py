@@ -54,7 +54,7 @@ class NcclPath:
                 return [to_finding(self.config, self._condition(job, mark, why), now_ns)]
         return []
 
-    def close(self, job: JobContext, now_ns: int) -> list[Finding]:  # noqa: ARG002 - protocol
+    def close(self, job: JobContext, now_ns: int) -> list[Finding]:
         """The job ended."""
         self.state.said.pop(job.key, None)
         return []

@@ -45,6 +45,8 @@ class NcclTimeout:
     did not report. The onset lies back by the time the collective ran.
     """
 
+    job_state = NcclTimeoutState
+
     def __init__(self, config: NcclTimeoutConfig) -> None:
         self.config = config
         self.state: dict[str, NcclTimeoutState] = {}

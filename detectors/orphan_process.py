@@ -6,7 +6,7 @@ from stethoscope.detectors.conditions import Condition, Latch, LatchState
 from stethoscope.detectors.job_context import JobContext
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.events import Process
-from stethoscope.schemas.findings import NS, Finding, Subject
+from stethoscope.schemas.findings import Finding, Subject
 
 
 class OrphanProcessConfig(DetectorConfig, frozen=True, tag="orphan_process", kw_only=True):

@@ -50,7 +50,7 @@ class RankLost:
                 return [to_finding(self.config, condition, now_ns)]
         return []
 
-    def close(self, job: JobContext, now_ns: int) -> list[Finding]:  # noqa: ARG002 - protocol
+    def close(self, job: JobContext, now_ns: int) -> list[Finding]:
         """The job ended."""
         self.state.said.pop(job.key, None)
         return []

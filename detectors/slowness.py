@@ -10,7 +10,6 @@ import numpy as np
 
 from stethoscope.detectors.job_context import (
     ENGINE,
-
     PROCESSES,
     SM,
     TENSOR,

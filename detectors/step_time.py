@@ -69,6 +69,8 @@ class StepTime:
     slows the job (a stranger, one rank, the host's CPUs) is read from its GPUs and hosts.
     """
 
+    job_state = StepTimeState
+
     def __init__(self, config: StepTimeConfig) -> None:
         self.config = config
         self.state: dict[str, StepTimeState] = {}

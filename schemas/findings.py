@@ -56,6 +56,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     subject: Subject
     started_unix_ns: int
     observed_unix_ns: int
+    moment: bool = False
     cleared: bool = False
     ended_unix_ns: int | None = None
     value: float | None = None

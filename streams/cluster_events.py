@@ -1,0 +1,47 @@
+"""The jobs topic as every stage sees it: events in order of time, up to a frontier."""
+
+import heapq
+from collections.abc import Iterable
+
+from msgspec import Struct, field
+
+from stethoscope.schemas.events import ClockEvent, Event, JobEvent, TopologyEvent, event_id
+
+ClusterEvent = JobEvent | TopologyEvent
+
+
+class ClusterEventsState(Struct):
+    """Events that wait for their second. Bound: those of the reorder time."""
+
+    waiting: list[tuple[int, str, ClusterEvent]] = field(default_factory=list)
+
+
+class ClusterEvents:
+    """Holds ``job`` and ``topology`` events until the stage's second comes.
+
+    ``frontier_ns``: how far the jobs topic was read; ``None`` where nothing need wait for it.
+    """
+
+    def __init__(self) -> None:
+        self.state = ClusterEventsState()
+        self.frontier_ns: int | None = None
+
+    def push(self, events: Iterable[Event]) -> None:
+        """Take events of the jobs topic; clocks only move the frontier, which the shell sets."""
+        for event in events:
+            if isinstance(event, JobEvent | TopologyEvent):
+                heapq.heappush(self.state.waiting, (event.time_unix_ns, event_id(event), event))
+            elif not isinstance(event, ClockEvent):
+                continue
+
+    def upto(self, second_ns: int) -> list[ClusterEvent]:
+        """Events not later than ``second_ns``, in order; each once."""
+        ready = []
+        last_id = ""
+        waiting = self.state.waiting
+        while waiting and waiting[0][0] <= second_ns:
+            _, identity, event = heapq.heappop(waiting)
+            if identity != last_id:
+                ready.append(event)
+            last_id = identity
+        return ready

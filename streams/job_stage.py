@@ -1,0 +1,167 @@
+"""The job stage: one second of every job, looked at by the job detectors."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct, field
+
+from stethoscope.correlation.placement import Placement, ended_ns
+from stethoscope.detectors.job_context import (
+    JobContext,
+    begin_second,
+    learn_healthy,
+    place,
+    settle_pace,
+    take_gpus,
+    take_host,
+    take_log,
+)
+from stethoscope.schemas.events import Event, JobEvent
+from stethoscope.schemas.findings import NS, Finding
+from stethoscope.schemas.views import Envelope, GpuView, HostView, View
+from stethoscope.streams.cluster_events import ClusterEvents, ClusterEventsState
+from stethoscope.streams.sources import Sources, SourcesState
+from stethoscope.streams.state_codec import decode_state, encode_state
+from stethoscope.streams.wiring import Detectors
+
+# The scheduler may say that a job ended before its last lines come: wait that long for them.
+LAST_LINES_SECS = 3
+WATCH_ENDED_SECS = 600
+
+
+class JobStageState(Struct):
+    """Everything a restart needs. Bound: running jobs and those that ended ten minutes ago."""
+
+    sources: SourcesState
+    cluster: ClusterEventsState
+    placement: Placement
+    jobs: dict[str, JobContext]
+    closed: list[str]
+    detectors: dict[str, bytes]
+    partition: tuple[int, int] = field(default=(0, 1))
+
+
+class JobStage:
+    """One job-view partition. See ``stages.EnvelopeStage``."""
+
+    def __init__(self, detectors: Detectors, expects: list[str], source: str = "job/0") -> None:
+        self.source = source
+        self._detectors = detectors
+        self._sources = Sources(expects)
+        self._cluster = ClusterEvents()
+        self._placement = Placement()
+        self._jobs: dict[str, JobContext] = {}
+        self._closed: set[str] = set()
+
+    def push(self, envelope: Envelope) -> None:
+        """A second of a node stage."""
+        self._sources.push(envelope)
+
+    def push_cluster(self, events: Iterable[Event]) -> None:
+        """``job``, ``topology`` and ``clock`` events."""
+        self._cluster.push(events)
+
+    def set_frontier(self, jobs_unix_ns: int | None) -> None:
+        """Release nothing later than this."""
+        self._cluster.frontier_ns = jobs_unix_ns
+
+    def advance(self) -> list[Envelope]:
+        """One envelope for each second that every node stage has passed."""
+        return [
+            Envelope(
+                source=self.source,
+                watermark_unix_ns=second_ns,
+                findings=self._second(second_ns, views),
+            )
+            for second_ns, views in self._sources.views_upto(self._cluster.frontier_ns)
+        ]
+
+    def _second(self, second_ns: int, views: list[View]) -> list[Finding]:
+        for event in self._cluster.upto(second_ns):
+            if isinstance(event, JobEvent):
+                self._place(event, second_ns)
+        for job in self._jobs.values():
+            begin_second(job, second_ns)
+        for view in views:
+            self._take(view, second_ns)
+        findings: list[Finding] = []
+        for key in sorted(self._jobs):
+            findings += self._look(self._jobs[key], second_ns)
+        return findings
+
+    def _place(self, event: JobEvent, second_ns: int) -> None:
+        key = self._placement.apply(event)
+        if key is None:
+            return
+        placed = self._placement.jobs[key]
+        if key not in self._jobs:
+            if ended_ns(placed) is not None:
+                return  # ended before we ever saw it run
+            start_ns = placed.start_unix_ns or placed.time_unix_ns
+            self._jobs[key] = JobContext(key, placed.cluster, placed.job_id, start_ns)
+        place(self._jobs[key], placed)
+
+    def _take(self, view: View, second_ns: int) -> None:
+        job = self._jobs.get(view.job)
+        if job is None:
+            if "@?" not in view.job:
+                return  # a run of another partition, or one that ended long ago
+            cluster, name = view.job.split("/", 1)
+            job_id = name.removesuffix(".0@?")
+            job = self._jobs[view.job] = JobContext(view.job, cluster, job_id, second_ns)
+        if isinstance(view, GpuView):
+            take_gpus(job, view, second_ns)
+        elif isinstance(view, HostView):
+            take_host(job, view)
+        else:
+            take_log(job, view)
+
+    def _look(self, job: JobContext, second_ns: int) -> list[Finding]:
+        settle_pace(job)
+        findings: list[Finding] = []
+        if job.key not in self._closed:
+            for detector in self._detectors.jobs:
+                findings += detector.run(lambda d: d.update(job, second_ns))
+            learn_healthy(job, second_ns)
+        if job.ended_ns is None:
+            return findings
+        ended_secs = (second_ns - job.ended_ns) / NS
+        if job.key not in self._closed and ended_secs >= LAST_LINES_SECS:
+            self._closed.add(job.key)
+            for detector in self._detectors.jobs:
+                findings += detector.run(lambda d: d.close(job, second_ns))
+        for detector in self._detectors.ended_jobs:
+            findings += detector.run(lambda d: d.after(job, second_ns))
+        left = any(p.job_id == job.job_id for ps in job.processes.values() for p in ps)
+        if ended_secs > WATCH_ENDED_SECS and not left:
+            findings += self._forget(job, second_ns)
+        return findings
+
+    def _forget(self, job: JobContext, second_ns: int) -> list[Finding]:
+        findings: list[Finding] = []
+        for detector in self._detectors.ended_jobs:
+            findings += detector.run(lambda d: d.forget(job, second_ns))
+        del self._jobs[job.key]
+        self._closed.discard(job.key)
+        self._placement.prune(second_ns)
+        return findings
+
+    def snapshot(self) -> bytes:
+        """The whole state."""
+        return encode_state(
+            JobStageState(
+                sources=self._sources.state,
+                cluster=self._cluster.state,
+                placement=self._placement,
+                jobs=self._jobs,
+                closed=sorted(self._closed),
+                detectors=self._detectors.dump(),
+            )
+        )
+
+    def restore(self, state: bytes) -> None:
+        """Become what ``snapshot`` described."""
+        known = decode_state(state, JobStageState)
+        self._sources.state, self._cluster.state = known.sources, known.cluster
+        self._placement, self._jobs = known.placement, known.jobs
+        self._closed = set(known.closed)
+        self._detectors.load(known.detectors)

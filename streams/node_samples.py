@@ -1,0 +1,133 @@
+"""GPU and host samples of nodes as columns: rows, values, ranges, and each second's means."""
+
+import numpy as np
+
+from stethoscope.detectors.fleet import Batch, Floats, Ints, Table
+from stethoscope.detectors.node_context import NodeContext, pci_key
+from stethoscope.schemas.events import GpuEvent, NodeEvent
+from stethoscope.schemas.findings import Subject
+from stethoscope.streams.intake import Counts, Reject
+
+Sample = tuple[Ints, int, Floats]
+
+
+class Samples:
+    """Turns scrapes into values: ``float64[devices, metrics]`` in rows that stay.
+
+    What lies outside a metric's range becomes NaN and is counted; unknown names are refused once a
+    node and counted after.
+    """
+
+    def __init__(self, counts: Counts, rejects: list[Reject]) -> None:
+        self.gpus = Table("gpu")
+        self.hosts = Table("host")
+        self._counts = counts
+        self._rejects = rejects
+        self._layouts: dict[tuple[str, tuple[str, ...]], tuple[Ints, Ints]] = {}
+        self._refused: set[tuple[str, str]] = set()
+
+    def gpu(self, event: GpuEvent, node: NodeContext) -> Sample | None:
+        """One scrape as (rows, time, values); ``None`` where it lists no GPU."""
+        if not event.devices:
+            return None
+        rows = np.array([self._gpu_row(event, i, node) for i in range(len(event.devices))])
+        values = np.full((len(rows), len(self.gpus.columns)), np.nan)
+        names = tuple(event.metrics)
+        columns, sources = self._layout(self.gpus, event.node, names)
+        table = list(event.metrics.values())
+        if any(len(column) != len(rows) for column in table):
+            names, table = self._whole(event, len(rows))
+            columns, sources = self._layout(self.gpus, event.node, names)
+        if len(sources):
+            whole = np.array([table[s] for s in sources.tolist()], dtype=np.float64)
+            values[:, columns] = whole.T
+        return rows, event.time_unix_ns, self._in_range(self.gpus, values)
+
+    def host(self, event: NodeEvent, node: NodeContext) -> Sample:
+        """A host's metrics as one row."""
+        row = self.hosts.row(event.node, node.subject())
+        values = np.full((1, len(self.hosts.columns)), np.nan)
+        names = tuple(event.metrics)
+        columns, sources = self._layout(self.hosts, event.node, names)
+        numbers = list(event.metrics.values())
+        for column, source in zip(columns.tolist(), sources.tolist(), strict=True):
+            number = numbers[source]
+            values[0, column] = np.nan if number is None else number
+        return np.array([row]), event.time_unix_ns, self._in_range(self.hosts, values)
+
+    def _gpu_row(self, event: GpuEvent, i: int, node: NodeContext) -> int:
+        device = event.devices[i]
+        key = pci_key(device.pci) if device.pci else device.uuid
+        subject = node.gpus.get(key)
+        if subject is None or subject.gpu_uuid != device.uuid or subject.gpu_index != device.index:
+            subject = Subject(
+                cluster=event.cluster,
+                rack=node.rack,
+                node=event.node,
+                gpu_uuid=device.uuid,
+                gpu_index=device.index,
+                gpu_pci=key,
+            )
+            node.gpus[key] = subject
+        node.devices[key] = event.time_unix_ns
+        return self.gpus.row(f"{event.cluster}/{event.node}/{device.uuid}", subject)
+
+    def _layout(self, table: Table, node: str, names: tuple[str, ...]) -> tuple[Ints, Ints]:
+        """(column, position in the event) of each metric that the registry knows."""
+        found = self._layouts.get((table.scope, names))
+        if found is None:
+            known = [
+                (table.columns.index[n], i) for i, n in enumerate(names) if n in table.columns.index
+            ]
+            pairs = np.array(known, dtype=np.int64).reshape(-1, 2)
+            found = self._layouts[table.scope, names] = (pairs[:, 0], pairs[:, 1])
+        if len(found[0]) != len(names):
+            self._refuse(table, node, names)
+        return found
+
+    def _refuse(self, table: Table, node: str, names: tuple[str, ...]) -> None:
+        for name in names:
+            if name in table.columns.index:
+                continue
+            self._counts.unknown_metrics += 1
+            if (node, name) not in self._refused:
+                self._refused.add((node, name))
+                self._rejects.append(Reject("unknown_metric", f"{name!r} from {node}"))
+
+    def _whole(
+        self, event: GpuEvent, devices: int
+    ) -> tuple[tuple[str, ...], list[list[float | None]]]:
+        """The metrics that have one value a device; the others are refused."""
+        good = {n: v for n, v in event.metrics.items() if len(v) == devices}
+        for name, column in event.metrics.items():
+            if len(column) != devices:
+                detail = f"{name}: {len(column)} values for {devices} devices of {event.node}"
+                self._counts.rejected += 1
+                self._rejects.append(Reject("wrong_type", detail))
+        return tuple(good), list(good.values())
+
+    def _in_range(self, table: Table, values: Floats) -> Floats:
+        bad = (values < table.columns.low) | (values > table.columns.high)
+        if bad.any():
+            self._counts.invalid_samples += int(bad.sum())
+            values[bad] = np.nan
+        return values
+
+
+def batches(table: Table, samples: list[Sample]) -> list[Batch]:
+    """Samples of one second as batches with at most one sample a row, in the order of time."""
+    layers: list[list[Sample]] = []
+    depth: dict[int, int] = {}
+    for sample in samples:
+        level = depth.get(int(sample[0][0]), 0)
+        depth[int(sample[0][0])] = level + 1
+        if level == len(layers):
+            layers.append([])
+        layers[level].append(sample)
+    return [_join(table, layer) for layer in layers]
+
+
+def _join(table: Table, layer: list[Sample]) -> Batch:
+    rows = np.concatenate([s[0] for s in layer])
+    times = np.concatenate([np.full(len(s[0]), s[1], dtype=np.int64) for s in layer])
+    return Batch(table, rows, times, np.concatenate([s[2] for s in layer]))
