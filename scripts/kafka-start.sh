@@ -18,10 +18,10 @@ answers() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 ours() {  # is process $1 the broker of DIR? A pid in an old file may belong to another program by now.
   [[ $1 =~ ^[0-9]+$ ]] && tr '\0' ' ' 2>/dev/null <"/proc/$1/cmdline" | grep -qF "kafka.Kafka $dir/server.properties"
 }
-wait_until_it_answers() {  # $1 pid, $2 port
+wait_for_answer() {  # $1 pid, $2 port; false when the process ends first
   for _ in $(seq 240); do
+    ours "$1" || return 1
     answers "$2" && return
-    ours "$1" || { tail -n 20 "$dir/broker.log" >&2; die "the broker ended before it answered"; }
     sleep 0.5
   done
   die "no answer on port $2 within 120 s; see $dir/broker.log"
@@ -31,10 +31,11 @@ exec 9>"$dir/lock"
 flock 9  # two callers of one DIR: the second finds the first one's broker
 if pid=$(cat "$dir/pid" 2>/dev/null) && ours "$pid"; then
   running_port=$(sed -n 's/^listeners=PLAINTEXT:.*127\.0\.0\.1:\([0-9]*\),.*/\1/p' "$dir/server.properties")
-  wait_until_it_answers "$pid" "$running_port"
-  echo "already running (pid $pid)" >&2
-  echo "127.0.0.1:$running_port"
-  exit
+  if wait_for_answer "$pid" "$running_port"; then
+    echo "already running (pid $pid)" >&2
+    echo "127.0.0.1:$running_port"
+    exit
+  fi
 fi
 need() { command -v "$1" >/dev/null || die "$1 is missing; run scripts/install-system.sh core" 2; }
 need java
@@ -87,5 +88,5 @@ setsid java "${heap[@]}" -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -Dorg.slf
   -cp "$libs/*" kafka.Kafka "$dir/server.properties" >"$dir/broker.log" 2>&1 </dev/null 8>&- 9>&- &
 echo $! >"$dir/pid"
 for _ in $(seq 40); do ours $! && break; sleep 0.05; done  # until setsid has become java
-wait_until_it_answers $! "$port"
+wait_for_answer $! "$port" || { tail -n 20 "$dir/broker.log" >&2; die "the broker ended before it answered"; }
 echo "127.0.0.1:$port"
