@@ -61,7 +61,7 @@ def _print(result: "Score") -> None:
 def _table(result: "Score") -> "Table":
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("cause", no_wrap=True)
     for name in (
         "found",
