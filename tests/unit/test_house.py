@@ -69,8 +69,9 @@ def test_the_patterns_pass_what_is_fine(good: str) -> None:
     assert not any(pattern.search(good) for pattern in FORBIDDEN.values())
 
 
-def test_the_configuration_reference_is_up_to_date() -> None:
-    script = ROOT / "scripts" / "make-config-reference.py"
+@pytest.mark.parametrize("name", ["make-config-reference.py", "make-cause-reference.py"])
+def test_generated_pages_are_up_to_date(name: str) -> None:
+    script = ROOT / "scripts" / name
     done = subprocess.run(
         [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
     )
