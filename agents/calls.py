@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct, field
 
+from stethoscope.agents import registry
 from stethoscope.agents.reader import Context, Counters, Now, Reader, Resumable
 from stethoscope.schemas.agent_config import AgentConfig
 from stethoscope.schemas.errors import ReaderUnsupported, StethoscopeError
@@ -52,6 +53,17 @@ class Result(Struct, frozen=True):
     counters: Counters | None = None
 
 
+def build(
+    name: str, context: Context, config: AgentConfig, readers: dict[str, str] | None = None
+) -> Reader | str:
+    """The reader, or in one line why it cannot be made. ``readers``: other places to find them."""
+    try:
+        registry.READERS.update(readers or {})
+        return registry.build(name, context, config)
+    except (StethoscopeError, ImportError) as error:
+        return one_line(error)
+
+
 def perform(reader: Reader, call: Call, *, fresh: bool = False) -> Result:
     """Call the reader; whatever it raises becomes a state. A ``fresh`` one is probed first."""
     try:
@@ -71,7 +83,7 @@ def perform(reader: Reader, call: Call, *, fresh: bool = False) -> Result:
     except (StethoscopeError, OSError) as error:
         return Result(call.reader, "failing", one_line(error), counters=reader.counters)
     except Exception as error:  # a fault in one reader must not end the others
-        log.exception("reader raised", extra={"reader": call.reader})
+        log.exception("reader %s raised", call.reader)
         detail = f"{type(error).__name__}: {one_line(error)}"
         return Result(call.reader, "failing", detail, counters=reader.counters)
 

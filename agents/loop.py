@@ -126,6 +126,8 @@ class Loop:
         if result.state == "ok":
             self._succeeded(task, result, done)
         elif result.state == "unsupported":
+            if task.state != "unsupported":
+                log.warning("reader %s is not supported here: %s", task.name, result.detail)
             task.unsupported(result.detail, done.monotonic_ns, self._config.reprobe_secs)
         else:
             self._failed(task, result.detail, done)

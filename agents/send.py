@@ -89,6 +89,7 @@ class Sender:
         self._retry_at_ns = 0
         self._part = config.batch_events
         self._stopping = threading.Event()
+        self._stale = False
         self.stats = SendStats()
 
     @property
@@ -110,6 +111,11 @@ class Sender:
                 self._outbox.wait(1.0)
                 self._stopping.wait(self._config.linger_secs)
 
+    def reconnect(self, connect: Callable[[], Producer]) -> None:
+        """From the next step on, reach Kafka in another way."""
+        self._connect = connect
+        self._stale = True
+
     def stop(self) -> None:
         """Make ``run`` return after its step."""
         self._stopping.set()
@@ -126,6 +132,10 @@ class Sender:
 
     def step(self) -> bool:
         """Take and forward once, then drain once. Whether there is more to do at once."""
+        if self._stale:
+            self._stale = False
+            self._disconnect()
+            self._retry_at_ns = 0
         self._connect_if_due()
         batches = self._outbox.take(self._config.batch_events)
         if batches:
@@ -164,14 +174,14 @@ class Sender:
         except EventRefused as error:
             self.stats.failures_total += 1
             self._disconnect()
-            log.warning("Kafka refused a message", extra={"error": one_line(error)})
+            log.warning("Kafka refused a message: %s", one_line(error))
             return "refused"
         except ServiceError as error:
             self._disconnect()
             self._back_off(error)
             return "away"
         if self._retries:
-            log.warning("Kafka is back", extra={"spooled": self._spool.pending})
+            log.warning("Kafka is back; events in the spool: %d", self._spool.pending)
         self._retries = 0
         self.stats.sent_total += len(events)
         return "delivered"
@@ -205,7 +215,7 @@ class Sender:
                 events += decode_message(record.payload)
             except BadEvent as error:  # written by another version of the agent
                 self.stats.unsendable_total += 1
-                log.warning("spooled event is unreadable", extra={"error": str(error)})
+                log.warning("spooled event is unreadable: %s", error)
         return events
 
     def _to_spool(self, events: list[Event]) -> bool:
@@ -218,7 +228,7 @@ class Sender:
             written = self._spool.append(priority, fitting)
             self.stats.spooled_total += written
             if priority == "high" and written < len(fitting):
-                log.error("spool refused events", extra={"error": self._spool.last_error})
+                log.error("spool refused events: %s", self._spool.last_error)
                 safe = False
         return safe
 
@@ -231,7 +241,7 @@ class Sender:
                 self._saved_cursors = dict(self._cursors)
         except OSError as error:
             self.stats.state_errors_total += 1
-            log.warning("positions not saved", extra={"error": str(error)})
+            log.warning("positions not saved: %s", error)
 
     def _back_off(self, error: Exception) -> None:
         """Try again after a while that doubles, spread so that nodes do not come all at once."""

@@ -11,8 +11,7 @@ import sys
 
 import msgspec
 
-from stethoscope.agents import registry
-from stethoscope.agents.calls import Call, Result, Setup, frame, perform, unframe
+from stethoscope.agents.calls import Call, Result, Setup, build, frame, perform, unframe
 from stethoscope.agents.reader import Reader
 
 _PR_SET_PDEATHSIG = 1
@@ -42,8 +41,10 @@ def main() -> None:
 def _answer(readers: dict[str, Reader], setup: Setup, call: Call) -> Result:
     fresh = call.reader not in readers
     if fresh:
-        registry.READERS.update(setup.readers)
-        readers[call.reader] = registry.build(call.reader, setup.context, setup.config)
+        built = build(call.reader, setup.context, setup.config, setup.readers)
+        if isinstance(built, str):
+            return Result(call.reader, "failing", built)
+        readers[call.reader] = built
     return perform(readers[call.reader], call, fresh=fresh)
 
 

@@ -163,7 +163,7 @@ class WorkerPool:
         if slot.dying.ended():
             slot.dying = None
         elif monotonic_ns - slot.dying_since_ns > REAP_SECS * _NS:
-            log.error("worker process cannot be killed", extra={"pid": slot.dying.pid})
+            log.error("worker process %d cannot be killed and is abandoned", slot.dying.pid)
             slot.abandoned.append(slot.dying)
             slot.dying = None
             self.abandoned_total += 1

@@ -5,27 +5,69 @@ from typing import Annotated
 
 import typer
 
-from stethoscope.cli.agent_recorded import PREFIX, run_recorded
-from stethoscope.cli.kafka_settings import kafka_from_file, kafka_settings
-from stethoscope.schemas.config import Timing
 from stethoscope.schemas.errors import UsageError
+
+LIVE = "live"
+RECORDED = "replay:"
 
 
 def agent(
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Agent's file.")] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Read once, print events as JSON Lines, end.")
+    ] = False,
+    reader: Annotated[str | None, typer.Option("--reader", help="This reader alone.")] = None,
     source: Annotated[
-        str, typer.Option("--source", help="`replay:FILE` plays a recording as if it were live.")
-    ],
+        str,
+        typer.Option("--source", help="`live`, or `replay:FILE`: a recording as if it were live."),
+    ] = LIVE,
     speed: Annotated[
         float, typer.Option("--speed", min=0, help="Times as fast as recorded; 0: all at once.")
     ] = 1.0,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Agent's file.")] = None,
     brokers: Annotated[
         str | None, typer.Option("--brokers", "-b", help="HOST:PORT[,HOST:PORT].")
     ] = None,
+    node: Annotated[str | None, typer.Option("--node", help="This node's name.")] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option("--state-dir", help="Holds the spool and the readers' positions.")
+    ] = None,
+    infiniband_root: Annotated[
+        Path | None, typer.Option("--infiniband-root", help="Instead of /sys/class/infiniband.")
+    ] = None,
+    proc_root: Annotated[Path | None, typer.Option("--proc-root", help="Instead of /proc.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="The file that --reader reads.")
+    ] = None,
+    url: Annotated[str | None, typer.Option("--url", help="What --reader reads.")] = None,
 ) -> None:
-    """Send what a node can tell to Kafka."""
-    if not source.startswith(PREFIX):
-        msg = f"--source {source}: give {PREFIX}FILE"
+    """Send what a node can tell to Kafka; what its readers lack is said on standard error."""
+    if source.startswith(RECORDED):
+        _play(source, speed, config, brokers)
+        return
+    if source != LIVE:
+        msg = f"--source {source}: give {LIVE} or {RECORDED}FILE"
         raise UsageError(msg)
-    kafka = kafka_settings(kafka_from_file(config), brokers)
+    from stethoscope.cli.agent_live import Given, run_live, run_once
+
+    given = Given(
+        config=config,
+        node=node,
+        brokers=brokers,
+        state_dir=state_dir,
+        reader=reader,
+        infiniband_root=infiniband_root,
+        proc_root=proc_root,
+        file=file,
+        url=url,
+    )
+    run_once(given) if once else run_live(given)
+
+
+def _play(source: str, speed: float, config: Path | None, brokers: str | None) -> None:
+    from stethoscope.agents.config_file import load_agent_config
+    from stethoscope.cli.agent_recorded import run_recorded
+    from stethoscope.cli.kafka_settings import kafka_settings
+    from stethoscope.schemas.config import Timing
+
+    kafka = kafka_settings(load_agent_config(config).kafka, brokers)
     run_recorded(source, speed, kafka, Timing().reorder_secs)
