@@ -123,6 +123,12 @@ class ActiveSet:
         if cluster is not None:
             self._fire(WATCHDOG, labels, notes, now_unix_ns)
 
+    def clear(self) -> None:
+        """Know nothing, as at the start."""
+        self._alerts.clear()
+        self._current.clear()
+        self._held.clear()
+
     def snapshot(self) -> bytes:
         """Everything but what is held, as msgpack: the cluster stage offers open incidents anew."""
         return msgspec.msgpack.encode(_Snapshot(alerts=list(self._alerts.values())))

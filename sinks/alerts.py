@@ -98,5 +98,5 @@ def _filled(template: str, incident: Incident) -> str:
     job_id = next(iter(incident.jobs), incident.root.job_id or "")
     words = {"{cause}": incident.cause, "{node}": node, "{job_id}": job_id}
     for placeholder, word in words.items():
-        template = template.replace(placeholder, quote(word, safe=""))
+        template = template.replace(placeholder, quote(word, safe="", errors="replace"))
     return template

@@ -30,8 +30,8 @@ class Sender:
     another are resolved, with the same labels, for 15 minutes. Offering the same incident again,
     after a restart too, changes nothing: same labels, same ``startsAt``.
 
-    ``watchdog_cluster``: send an always-firing watchdog alert for that cluster. ``transport``
-    stands in for the network in tests.
+    ``watchdog_cluster``: from the first ``offer`` or ``restore`` on, send an always-firing watchdog
+    alert for that cluster. ``transport`` stands in for the network in tests.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Sender:
             Lane(AlertmanagerClient(url, config, transport), self._active, config, self._clock, rng)
             for url in dict.fromkeys(config.urls)
         ]
-        self._set_watchdog()
+        self._serving = False
 
     def offer(self, incidents: Iterable[Incident], watermark_unix_ns: int) -> None:
         """Take incidents as known at the watermark (event time of the cluster stage).
@@ -65,8 +65,18 @@ class Sender:
         Call it with no incidents too, when the watermark moves: incidents that were open in
         history older than ``replay_age_secs`` wait for a watermark that is young enough.
         """
+        if not self._serving:
+            self._set_watchdog()
         self._active.offer(incidents, watermark_unix_ns, self._clock.unix_ns())
         self._wake_lanes()
+
+    def clear(self) -> None:
+        """Say nothing more of anything: another worker has the cluster stage and speaks now.
+
+        Nothing is resolved. To go on re-sending what the other may resolve would page again.
+        """
+        self._serving = False
+        self._active.clear()
 
     async def run(self) -> None:
         """Keep every Alertmanager told, until cancelled. Returns at once where there is none."""
@@ -114,6 +124,7 @@ class Sender:
         self._wake_lanes()
 
     def _set_watchdog(self) -> None:
+        self._serving = True
         self._active.set_watchdog(self._watchdog_cluster, self._clock.unix_ns())
 
     def _wake_lanes(self) -> None:

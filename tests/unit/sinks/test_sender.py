@@ -443,8 +443,32 @@ def test_a_broken_snapshot_is_an_error_and_changes_nothing(
     assert rig.sender.active() == 1
 
 
+def test_who_lost_the_cluster_stage_says_nothing_more(rig: Rig, paged: Paged) -> None:
+    former = rig.make(["am1"], watchdog_cluster="c1")
+    rig.offer(paged())
+    rig.flush()
+    state = former.snapshot()
+    former.clear()
+    owner = rig.make(["am1"], watchdog_cluster="c1")
+    owner.restore(state)
+    rig.offer(paged(state="resolved", ended_unix_ns=T0 + NS))
+    rig.pass_time(2)
+    posts = len(rig.am.posts)
+    rig.sender = former
+    rig.pass_time(2 * RESEND_SECS)
+    assert len(rig.am.posts) == posts
+    assert sorted(rig.am.pages) == ["Watchdog/none", "inc1/critical"]
+    rig.offer(paged("inc2"))  # the stage comes back
+    rig.flush()
+    assert rig.am.pages[-1] == "inc2/critical"
+    assert former.active() == 2
+
+
 def test_the_watchdog_always_fires_and_keeps_its_start(rig: Rig) -> None:
     rig.make(["am1"], watchdog_cluster="c1")
+    rig.flush()
+    assert rig.am.pages == []  # nobody is watched yet
+    rig.offer()
     rig.pass_time(600)
     state = rig.sender.snapshot()
     rig.make(["am1"], watchdog_cluster="c1").restore(state)
@@ -460,7 +484,9 @@ def test_the_watchdog_always_fires_and_keeps_its_start(rig: Rig) -> None:
 def test_a_watchdog_of_another_configuration_ends(
     rig: Rig, cluster: str | None, left: list[str]
 ) -> None:
-    state = rig.make(["am1"], watchdog_cluster="c1").snapshot()
+    rig.make(["am1"], watchdog_cluster="c1")
+    rig.offer()
+    state = rig.sender.snapshot()
     sender = rig.make(["am1"], watchdog_cluster=cluster)
     sender.restore(state)
     firing = [alert.labels["cluster"] for alert in sender._active if alert.firing]
