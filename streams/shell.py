@@ -184,6 +184,8 @@ class Shell:
             self._by_partition.update(dict.fromkeys(unit.next_offsets, unit))
 
     def _drop(self, unit: Unit) -> None:
+        if isinstance(unit, ClusterUnit):
+            self._publisher.end()
         self._units.remove(unit)
         for partition in unit.next_offsets:
             del self._by_partition[partition]

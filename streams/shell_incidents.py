@@ -32,6 +32,9 @@ class Offering(Protocol):
     def restore(self, state: bytes) -> None:
         """Go on sending that."""
 
+    def clear(self) -> None:
+        """Send nothing more: another worker does."""
+
 
 class IncidentPublisher:
     """Publishes what the cluster stage changes.
@@ -57,6 +60,11 @@ class IncidentPublisher:
     def restore(self, state: bytes) -> None:
         """The sender's state."""
         self._sender.restore(state)
+
+    def end(self) -> None:
+        """The cluster stage went to another worker, whose sender speaks from now on."""
+        self._published, self._held = {}, {}
+        self._sender.clear()
 
     async def publish(self, incident: Incident, watermark_unix_ns: int) -> None:
         """One change of one incident."""

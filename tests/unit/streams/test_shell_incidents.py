@@ -61,6 +61,9 @@ class World:
     def restore(self, state: bytes) -> None:
         raise AssertionError
 
+    def clear(self) -> None:
+        self.offered.clear()
+
     def publish(self, *incidents: Incident) -> None:
         for incident in incidents:
             asyncio.run(self.publisher.publish(incident, 10))
@@ -122,3 +125,10 @@ def test_what_did_not_change_since_the_snapshot_is_offered_if_it_is_open() -> No
     world.caught_up()
     assert world.offered == [OPENED]
     assert world.topic == []
+
+
+def test_a_stage_that_went_elsewhere_silences_the_sender() -> None:
+    world = World()
+    world.publish(OPENED)
+    world.publisher.end()
+    assert world.offered == []
