@@ -9,6 +9,7 @@ others spin in a collective.
 import numpy as np
 
 from stethoscope.detectors.job_context import (
+    CLOCK,
     ENGINE,
     PROCESSES,
     SM,
@@ -32,10 +33,11 @@ def strangers(job: JobContext, now_ns: int) -> list[tuple[Gpu, int, int]]:
     """GPUs of the job with more processes than its own: (GPU, processes now, of its own)."""
     found = []
     counts = job.window(now_ns, 2)[:, PROCESSES] if job.gpus else np.empty(0)
-    for i, gpu in enumerate(job.gpus):
+    # Each has at least its own rank: with one process (or NaN) there is nothing to look at.
+    for i in np.flatnonzero(counts > 1.9).tolist():
         own = own_processes(job, i)
-        if not np.isnan(counts[i]) and counts[i] > own + 0.9:
-            found.append((gpu, round(float(counts[i])), own))
+        if counts[i] > own + 0.9:
+            found.append((job.gpus[i], round(float(counts[i])), own))
     return found
 
 
@@ -69,6 +71,22 @@ def explain(job: JobContext, onset_ns: int, now_ns: int) -> tuple[str, Subject, 
             f"CPUs of {node} {busy:.0%} busy, {before:.0%} in health",
         )
     return "step_time_regression", job.subject(), "no GPU and no host of it stands out"
+
+
+def does_more(job: JobContext, ratio: float, now_ns: int) -> bool:
+    """Whether the steps are longer because there is more to compute in each.
+
+    Longer steps of the same size leave at least one GPU computing less a second (tensor activity
+    times clock) than in health; a batch that grew unannounced leaves none.
+    """
+    if job.healthy_secs < 3:
+        return False
+    lately = job.window(now_ns, 2)
+    work = lately[:, TENSOR] * lately[:, CLOCK]
+    healthy = job.healthy[:, TENSOR] * job.healthy[:, CLOCK]
+    if np.isnan(work).any() or not (healthy > 0).all():
+        return False
+    return bool((work / healthy).min() >= 1.0 - 0.5 * (1.0 - 1.0 / ratio))
 
 
 def _starved_host(job: JobContext) -> tuple[str, float, float] | None:
