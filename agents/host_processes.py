@@ -21,19 +21,24 @@ MAX_ENVIRON_BYTES = 256 * 1024
 
 
 class Facts(Struct, frozen=True):
-    """What is known of one process. ``start_ticks``: clock ticks after boot, its identity."""
+    """What is known of one process.
+
+    ``start_ticks``: clock ticks after boot, its identity beside the pid. ``own_rank``: a launcher
+    set its rank (``RANK`` or ``LOCAL_RANK``), rather than the scheduler its task number.
+    """
 
     pid: int
     name: str
     state: str
     start_ticks: int
+    ppid: int = 0
     command: str = ""
     user: str | None = None
     job_id: str | None = None
     rank: int | None = None
     local_rank: int | None = None
     container: str | None = None
-    launcher: bool = False
+    own_rank: bool = False
 
 
 class Stat(Struct, frozen=True):
@@ -150,13 +155,14 @@ class ProcessTable:
             name=stat.name,
             state=stat.state,
             start_ticks=stat.start_ticks,
+            ppid=stat.ppid,
             command=command.strip(),
             user=self._user(pid),
             job_id=job_of(environ, cgroup),
             rank=number_of(environ, *RANK_VARIABLES),
             local_rank=number_of(environ, "LOCAL_RANK", "SLURM_LOCALID"),
             container=container_of(cgroup),
-            launcher="LOCAL_RANK" not in environ and "torchrun" in command,
+            own_rank="RANK" in environ or "LOCAL_RANK" in environ,
         )
 
     def _bytes(self, pid: int, name: str) -> bytes:

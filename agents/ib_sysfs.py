@@ -315,7 +315,7 @@ class IbSysfsReader:
             seq=now.boottime_ns,
             period_secs=self.period_secs,
             metrics={"ib_port_count": float(len(self._ports))},
-            versions={"ib_firmware": self._firmware},
+            versions={"ib_firmware": self._firmware} if self._firmware else {},
         )
 
 
