@@ -1,15 +1,13 @@
 """journald by its own command: entries after a cursor."""
 
-import os
 import re
-import subprocess
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct, field
 
-from stethoscope.schemas.errors import ServiceError
+from stethoscope.agents.command import run
 
 _SEQNUM = re.compile(r"s=([0-9a-f]+);i=([0-9a-f]+);")
 MAX_ENTRIES = 20_000
@@ -71,22 +69,9 @@ class Journal:
             if self.cursor
             else [f"--since=@{since_unix_ns // 10**9}"]
         )
-        command = ["journalctl", "--no-pager", "--quiet", "-o", "json", *self._arguments, *after]
-        try:
-            done = subprocess.run(  # noqa: S603 - a fixed program and arguments of our own
-                command,
-                capture_output=True,
-                timeout=self._timeout_secs,
-                check=False,
-                env={**os.environ, "LC_ALL": "C"},
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            message = f"journalctl: {error}"
-            raise ServiceError(message) from error
-        if done.returncode != 0:
-            message = f"journalctl: {done.stderr.decode(errors='replace').strip()[:200]}"
-            raise ServiceError(message)
-        lines = done.stdout.splitlines()[:MAX_ENTRIES]
+        fixed = ["journalctl", "--no-pager", "--quiet", "-o", "json"]
+        output = run([*fixed, *self._arguments, *after], self._timeout_secs)
+        lines = output.splitlines()[:MAX_ENTRIES]
         entries = [entry for line in lines if (entry := parse_entry(line)) is not None]
         if entries:
             self.cursor = entries[-1].cursor
