@@ -18,7 +18,7 @@ def demo() -> None:
         "Nine minutes of a node with two H200 GPUs: ten training jobs, faults injected on purpose."
     )
     with as_file(files("stethoscope.replay").joinpath("recordings", RECORDING)) as path:
-        outcome = replay_files([path], Config(), title="Listening")
+        outcome = replay_files([str(path)], Config(), title="Listening")
     print_table(outcome, show_info=False)
     typer.echo("Next: stethoscope replay PATH --report report.html   your own recordings")
     typer.echo("      stethoscope explain cause straggler            what a cause means")

@@ -90,12 +90,12 @@ def progress_bar(title: str, total_bytes: int) -> Iterator[Callable[[int], None]
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title, total=total_bytes)
+        task = progress.add_task(title, total=total_bytes or None)
         yield lambda count: progress.advance(task, count)
 
 
 def replay_files(
-    paths: Sequence[Path],
+    paths: Sequence[str],
     config: "Config",
     *,
     title: str = "Replaying",
@@ -103,22 +103,22 @@ def replay_files(
     dead_letter: Path | None = None,
     findings: Path | None = None,
 ) -> "Outcome":
-    """Replay event files, with a progress bar; dead letters are summed up on standard error.
+    """Replay files or topics, with a progress bar; dead letters are summed up on standard error.
 
     Raises:
         UsageError: a path that cannot be read, or an output that cannot be written.
+        ServiceError: brokers that cannot be reached.
     """
-    from stethoscope.replay.files import find_files, read_events
     from stethoscope.replay.run import DeadLetters, run
+    from stethoscope.replay.sources import Sources
     from stethoscope.streams.pipeline import Pipeline
 
-    files = find_files(paths)
+    sources = Sources(paths, config.kafka)
     with ExitStack() as stack:
         letters = DeadLetters(stack.enter_context(output_file(dead_letter)))
         on_finding = _writer(stack.enter_context(output_file(findings)))
-        size = sum(file.stat().st_size for file in files)
-        on_bytes = stack.enter_context(progress_bar(title, size))
-        events = read_events(files, letters.add, on_bytes)
+        on_bytes = stack.enter_context(progress_bar(title, sources.size_bytes))
+        events = sources.events(letters.add, on_bytes)
         outcome = run(events, Pipeline(config), letters, window, on_finding)
     if summary := letters.summary():
         sys.stderr.write(f"stethoscope: {summary}\n")

@@ -25,7 +25,11 @@ ConfigFile = Annotated[
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="For a person, or a program.")]
 EventPaths = Annotated[
-    list[Path], typer.Argument(help="Event files (.jsonl, .jsonl.gz, .jsonl.zst) or folders.")
+    list[str],
+    typer.Argument(
+        help="Event files (.jsonl, .jsonl.gz, .jsonl.zst), folders, or kafka://HOST:PORT/TOPIC,..",
+        show_default=False,
+    ),
 ]
 
 
@@ -93,10 +97,10 @@ def print_table(outcome: "Outcome", *, show_info: bool = True) -> None:
     )
 
 
-def _write_report(path: Path, outcome: "Outcome", paths: list[Path]) -> None:
+def _write_report(path: Path, outcome: "Outcome", paths: list[str]) -> None:
     from stethoscope.replay.report import html_report
 
-    title = ", ".join(one.name for one in paths)
+    title = ", ".join(Path(one).name for one in paths)
     with output_file(path) as file:
         if file is not None:
             file.write(html_report(outcome, title))

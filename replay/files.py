@@ -154,16 +154,17 @@ def _push(
 ) -> None:
     event = next(events, None)
     if event is not None:
-        heapq.heappush(heap, (_order(event), index, event, events))
+        heapq.heappush(heap, (event_order(event), index, event, events))
 
 
-def _order(event: Event) -> int:
+def event_order(event: Event) -> int:
+    """When the event comes in a merge: its arrival, where it is known, else its time."""
     return event.time_unix_ns if event.received_unix_ns is None else event.received_unix_ns
 
 
 def _first_key(path: Path) -> int:
     for event in _file_events(path, _ignore_bad, _ignore_bytes):
-        return _order(event)
+        return event_order(event)
     return 0
 
 

@@ -73,7 +73,7 @@ def _row(incident: Incident) -> str:
     severity = incident.severity
     cells = (
         f'<span class="sev {severity}">{severity}</span>',
-        f"{escape(incident.title)}{_merged(incident)}{_evidence(incident)}",
+        f"{escape(incident.title)}{_reason(incident)}{_merged(incident)}{_evidence(incident)}",
         f"{escape(incident.root.label())}{_jobs(incident)}",
         f'<span class="num">{_utc(incident.started_unix_ns)}</span><br>'
         f'<small class="num">seen {_seen_after(incident)} later</small>',
@@ -83,6 +83,12 @@ def _row(incident: Incident) -> str:
     )
     anchor = escape(incident.incident_id, quote=True)
     return f'<tr id="{anchor}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _reason(incident: Incident) -> str:
+    """Why the first suspect is suspected."""
+    reason = incident.suspects[0].reason if incident.suspects else ""
+    return f"<br><small>{escape(reason)}</small>" if reason else ""
 
 
 def _merged(incident: Incident) -> str:
