@@ -66,7 +66,7 @@ class Latch:
     def update(
         self, state: LatchState, conditions: Iterable[Condition], now_ns: int
     ) -> list[Finding]:
-        """Findings that begin or end at ``now_ns``; ``conditions`` are all of ``state`` that hold."""
+        """Findings that begin or end at ``now_ns``; ``conditions`` are all that hold."""
         findings: list[Finding] = []
         for condition in conditions:
             if condition.moment:

@@ -45,7 +45,7 @@ class CounterRise:
         rise = np.where(now < last, now, now - last)
         rose = known & ~np.isnan(last) & (rise >= self.config.min_rise)
         self.state.last[batch.rows[known]] = now[known]
-        return [self._finding(batch, i, float(rise[i])) for i in np.flatnonzero(rose)]
+        return [self._finding(batch, i, float(rise[i])) for i in np.flatnonzero(rose).tolist()]
 
     def _finding(self, batch: Batch, i: int, rise: float) -> Finding:
         config, time_ns = self.config, int(batch.times_ns[i])
@@ -57,7 +57,7 @@ class CounterRise:
             threshold=config.min_rise,
             unit=config.metric,
             score=rise / config.min_rise,
-            evidence=f"{config.metric} rose by {rise:g} to {float(self.state.last[batch.rows[i]]):g}",
+            evidence=f"{config.metric} rose by {rise:g}",
             moment=True,
         )
         return to_finding(config, condition, time_ns)

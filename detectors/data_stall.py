@@ -23,7 +23,7 @@ class DataStallConfig(DetectorConfig, frozen=True, tag="data_stall", kw_only=Tru
     quarter of the time lost is what an owner would get up for.
     """
 
-    keep_firing_secs: float = 10.0
+    keep_firing_secs: float = 5.0
     stall_ratio: float = 4.0
     stalls: int = 3
     window_secs: float = 15.0
@@ -113,6 +113,9 @@ class DataStall:
         began_ns = lately[0].time_unix_ns - int(lately[0].lost_secs * NS)
         span_secs = max(1.0, (now_ns - began_ns) / NS)
         lost = min(1.0, sum(s.lost_secs for s in lately) / span_secs)
+        spacing_ns = (lately[-1].time_unix_ns - lately[0].time_unix_ns) // (len(lately) - 1)
+        if now_ns - lately[-1].time_unix_ns > 2 * spacing_ns + NS:
+            return None  # the pattern has stopped
         if lost < self.config.lost_ratio or self._habit(state, began_ns, lost):
             return None
         if not self._gpus_idle(job, now_ns, lost):

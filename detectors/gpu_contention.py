@@ -38,7 +38,7 @@ class GpuContention:
     def update(self, job: JobContext, now_ns: int) -> list[Finding]:
         """Look at the tick's process counts."""
         conditions = []
-        if job.step_count and job.healthy_secs:
+        if job.step_count and job.healthy_secs >= 3:
             conditions = [_condition(job, now_ns, *s) for s in strangers(job, now_ns)]
         state = self.state.jobs.setdefault(job.key, LatchState())
         return self._latch.update(state, conditions, now_ns)

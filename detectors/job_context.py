@@ -35,7 +35,18 @@ LEARN_LAG_SECS = 8
 MAX_STEPS = 1000
 MAX_MARKS = 400
 ENDED = frozenset(
-    ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "REVOKED"]
+    [
+        "COMPLETED",
+        "FAILED",
+        "CANCELLED",
+        "TIMEOUT",
+        "PREEMPTED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "REVOKED",
+    ]
 )
 BAD_ENDS = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
 
@@ -164,23 +175,43 @@ def nan_mean(values: Floats) -> Floats:
 def place(context: JobContext, event: JobEvent) -> None:
     """Take over what a ``job`` event says: state, and GPUs with their ranks."""
     context.event = event
-    gpus = []
+    gpus: list[Gpu] = []
     for node, devices in event.gpus.items():
         ranks = event.ranks.get(node, [])
+        if not ranks and len(event.gpus) == 1:
+            ranks = list(range(len(devices)))  # one node: launchers number ranks by device
         paired = len(ranks) == len(devices)
         for position, device in enumerate(devices):
             index = device if isinstance(device, int) else position
             uuid = device if isinstance(device, str) else None
             gpus.append(Gpu(node, index, uuid, ranks[position] if paired else None))
-    if [(g.node, g.index) for g in gpus] != [(g.node, g.index) for g in context.gpus]:
-        context.gpus = gpus
-        context.recent = np.full((RECENT_SECS, len(gpus), len(JOB_METRICS)), np.nan)
-        context.healthy = np.full((len(gpus), len(JOB_METRICS)), np.nan)
-        context.healthy_secs = 0
+    if gpus and [(g.node, g.index) for g in gpus] != [(g.node, g.index) for g in context.gpus]:
+        _settle_on(context, gpus)
     if event.state in ENDED:
         context.ended_ns = event.end_unix_ns or event.time_unix_ns
     else:
         context.ended_ns = None
+
+
+def _settle_on(context: JobContext, gpus: list[Gpu]) -> None:
+    context.gpus = gpus
+    context.recent = np.full((RECENT_SECS, len(gpus), len(JOB_METRICS)), np.nan)
+    context.healthy = np.full((len(gpus), len(JOB_METRICS)), np.nan)
+    context.healthy_secs = 0
+
+
+def _discover(context: JobContext, view: GpuView) -> None:
+    """A job event without devices: the job has what its nodes show."""
+    if context.event is not None and context.event.gpus:
+        return
+    known = {(g.node, g.index) for g in context.gpus}
+    fresh = [
+        Gpu(view.node, index, uuid)
+        for index, uuid in zip(view.indices, view.uuids, strict=True)
+        if (view.node, index) not in known
+    ]
+    if fresh:
+        _settle_on(context, sorted([*context.gpus, *fresh], key=lambda g: (g.node, g.index)))
 
 
 def begin_second(context: JobContext, now_ns: int) -> None:
@@ -192,6 +223,7 @@ def begin_second(context: JobContext, now_ns: int) -> None:
 
 def take_gpus(context: JobContext, view: GpuView, now_ns: int) -> None:
     """Put a node's GPU second into the ring."""
+    _discover(context, view)
     position = {(g.node, g.index): i for i, g in enumerate(context.gpus)}
     slot = context.recent[(now_ns // NS) % RECENT_SECS]
     for j, index in enumerate(view.indices):
@@ -269,12 +301,10 @@ def learn_healthy(context: JobContext, now_ns: int) -> None:
     after it began, and must not become normal.
     """
     then_ns = now_ns - LEARN_LAG_SECS * NS
-    if context.disturbed_ns > then_ns or not context.gpus or not _stepped(context, then_ns):
-        return
-    second = context.second(then_ns)
-    if np.isnan(second[:, TENSOR]).all() and np.isnan(second[:, UTIL]).all():
+    if context.disturbed_ns > then_ns or not _stepped(context, then_ns):
         return
     context.healthy_secs += 1
+    second = context.second(then_ns)
     weight = 1.0 / min(context.healthy_secs, 60)
     old = context.healthy
     moved = np.where(np.isnan(old), second, old + weight * (second - old))

@@ -8,13 +8,13 @@ from stethoscope.detectors.conditions import Condition, Latch, LatchState
 from stethoscope.detectors.job_context import JobContext
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import Finding
-from stethoscope.schemas.views import Step
+from stethoscope.schemas.views import Mark, Step
 
 
 class LossNanConfig(DetectorConfig, frozen=True, tag="loss_nan", kw_only=True):
-    """``bad_grad_lines``: so many lines in a row with a NaN gradient norm and a finite loss.
+    """``bad_grad_lines``: so many lines in a row with a NaN gradient norm, finite loss.
 
-    A dynamic fp16 scaler that starts at 2**32 skips some 17 steps until it fits a gradient of 2**15,
+    A dynamic fp16 scaler that starts at 2**32 skips some 17 steps until it fits,
     each with such a norm; twice that and more is no search for a scale any more.
     """
 
@@ -54,17 +54,7 @@ class LossNan:
         conditions = []
         if state.since_ns is not None and state.first is not None:
             conditions.append(self._condition(state, job, state.since_ns, state.first))
-        for mark in job.fresh_marks("loss_abort", "scaler_floor")[:1]:
-            conditions.append(
-                Condition(
-                    cause="loss_nan",
-                    subject=job.subject() if mark.rank is None else job.rank_subject(mark.rank),
-                    onset_unix_ns=mark.time_unix_ns,
-                    score=1.0,
-                    evidence=mark.text.strip()[:300],
-                    moment=True,
-                )
-            )
+        conditions += [_aborted(job, m) for m in job.fresh_marks("loss_abort", "scaler_floor")[:1]]
         return self._latch.update(state.latch, conditions, now_ns)
 
     def close(self, job: JobContext, now_ns: int) -> list[Finding]:
@@ -99,3 +89,15 @@ class LossNan:
             f" and GPUs look healthy: the work is lost all the same",
             raw_events=state.lines,
         )
+
+
+def _aborted(job: JobContext, mark: Mark) -> Condition:
+    """The trainer itself gave up."""
+    return Condition(
+        cause="loss_nan",
+        subject=job.subject() if mark.rank is None else job.rank_subject(mark.rank),
+        onset_unix_ns=mark.time_unix_ns,
+        score=1.0,
+        evidence=mark.text.strip()[:300],
+        moment=True,
+    )

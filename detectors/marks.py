@@ -58,7 +58,8 @@ _RULES: tuple[Rule, ...] = tuple(
         ("checkpoint_begin", r"(?i)saving (?:model )?checkpoint|checkpointing to|saving model"),
         (
             "evaluation",
-            r"(?i)\bval(?:id(?:ation)?)?[_ ]loss|\beval(?:uation)?[_ ]loss|running (?:validation|evaluation)|evaluating",
+            r"(?i)\bval(?:id(?:ation)?)?[_ ]loss|\beval(?:uation)?[_ ]loss|evaluating"
+            r"|running (?:validation|evaluation)",
         ),
         ("traceback", r"^(?:\[[^\]]*\]:\s*)?Traceback \(most recent call last\)"),
         (
@@ -69,9 +70,9 @@ _RULES: tuple[Rule, ...] = tuple(
 )
 # One pass decides for the mass of lines that nothing below can match.
 _QUICK = re.compile(
-    r"atchdog|eartbeat|dump signal| via |NCCL WARN|nccl\w+Error|COMPLETE|emory|ECC|CUDA error|exitcode"
-    r"|Root Cause|local_rank|task \d|CANCELLED|NaN|nan \(|loss scale al|DataLoader|No space|heckpoint"
-    r"|aving|[Vv]al|[Ee]val|Traceback|Error|Exception|Interrupt"
+    r"atchdog|eartbeat|dump signal| via |NCCL WARN|nccl\w+Error|COMPLETE|emory|ECC|CUDA error"
+    r"|exitcod|Root Cause|local_rank|task \d|CANCELLED|NaN|nan \(|loss scale al|DataLoader|No space"
+    r"|heckpoin|aving|[Vv]al|[Ee]val|Traceback|Error|Exception|Interrupt"
 )
 _RANK = re.compile(r"^\[(?:rank|default)(\d+)\]:|\bRank (\d+)\]|^\s*(\d+): ")
 

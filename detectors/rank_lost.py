@@ -14,7 +14,7 @@ _TORCHRUN = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (
 _SRUN = re.compile(r"(\S+): task (\d+): (Bus error|Segmentation fault|Killed|Aborted)")
 _SRUN_CODES = {"Bus error": -7, "Segmentation fault": -11, "Killed": -9, "Aborted": -6}
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
-# A worker that ends itself because of something else: by the watchdog (SIGABRT) or told to (SIGTERM).
+# A worker that ends because of something else: by the watchdog (SIGABRT), told to (SIGTERM).
 _FOLLOWERS = frozenset({-6, -15})
 
 

@@ -79,7 +79,7 @@ def does_more(job: JobContext, ratio: float, now_ns: int) -> bool:
     Longer steps of the same size leave at least one GPU computing less a second (tensor activity
     times clock) than in health; a batch that grew unannounced leaves none.
     """
-    if job.healthy_secs < 3:
+    if job.healthy_secs < 3 or not job.gpus:
         return False
     lately = job.window(now_ns, 2)
     work = lately[:, TENSOR] * lately[:, CLOCK]

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, Latch, LatchState
 from stethoscope.detectors.job_context import JobContext
-from stethoscope.detectors.slowness import explain
+from stethoscope.detectors.slowness import does_more, explain
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding
 from stethoscope.schemas.views import Step
@@ -15,6 +15,7 @@ from stethoscope.schemas.views import Step
 MAX_BIN = 200
 MAX_BINS = 64
 MAX_WINDOWS = 120
+RELEARN_TICKS = 3
 
 
 class StepTimeConfig(DetectorConfig, frozen=True, tag="step_time", kw_only=True):
@@ -58,6 +59,7 @@ class StepTimeState(Struct):
     seen: int = 0
     first_ns: int | None = None
     last: Step | None = None
+    larger: int = 0
     latch: LatchState = field(default_factory=LatchState)
 
 
@@ -84,6 +86,9 @@ class StepTime:
         self._trim(state, now_ns)
         ratio, limit = self._judge(state)
         slow = ratio is not None and ratio > limit and self._still(state, limit)
+        if slow and ratio and does_more(job, ratio, now_ns):
+            slow = False
+            self._relearn(state)
         if slow:
             job.disturbed_ns = now_ns
         self._learn(state, ratio, now_ns, job.disturbed_ns > now_ns - 3 * NS)
@@ -115,6 +120,16 @@ class StepTime:
         if known is None or len(known) < 8:
             return None
         return statistics.median(known)
+
+    def _relearn(self, state: StepTimeState) -> None:
+        """After a few seconds of larger steps the old baseline is of another workload."""
+        state.larger += 1
+        if state.larger >= RELEARN_TICKS:
+            state.bins.clear()
+            state.window.clear()
+            state.pending.clear()
+            state.windows.clear()
+            state.larger = 0
 
     def _trim(self, state: StepTimeState, now_ns: int) -> None:
         oldest_ns = now_ns - int(self.config.window_secs * NS)

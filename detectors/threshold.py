@@ -81,8 +81,8 @@ class Threshold:
         said = np.array([int(row) in state.said for row in rows], dtype=bool)
         state.bad_since[rows] = np.where(under & ~said, np.nan, since)
         state.good_since[rows] = good
-        findings = [self._begin(batch, i) for i in np.flatnonzero(begins & ~said)]
-        findings += [self._end(batch, i) for i in np.flatnonzero(ends & said)]
+        findings = [self._begin(batch, i) for i in np.flatnonzero(begins & ~said).tolist()]
+        findings += [self._end(batch, i) for i in np.flatnonzero(ends & said).tolist()]
         return findings
 
     def _begin(self, batch: Batch, i: int) -> Finding:

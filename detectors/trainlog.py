@@ -14,7 +14,8 @@ NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|in
 _FLAGS = re.IGNORECASE
 
 _ITERATION = re.compile(
-    r"(?:\biteration\s+|\bglobal[_ ]step\W{1,4}|\bsteps?['\"]?\s*[:=\[]?\s*|\biter['\"]?\s*[:=]?\s*)"
+    r"(?:\biteration\s+|\bglobal[_ ]step\W{1,4}|\bsteps?['\"]?\s*[:=\[]?\s*"
+    r"|\biter['\"]?\s*[:=]?\s*)"
     r"(\d+)(?!\.\d)\b"
     r"|(?<![\d/])(\d+)/\d+\s*\[",
     _FLAGS,
@@ -29,8 +30,9 @@ _GRAD = re.compile(
     _FLAGS,
 )
 _STEP_SECS = re.compile(
-    r"(?:(?P<label>elapsed time per iteration \(ms\)|train_step_timing in s|iter(?:ation)? time \(s\)"
-    r"|step[_ ]time(?:_s|_secs|_ms)?|iter[_ ]time|batch[_ ]time|time_per_step|\bdt|\btime)['\"]?"
+    r"(?:(?P<label>elapsed time per iteration \(ms\)|train_step_timing in s"
+    r"|iter(?:ation)? time \(s\)|step[_ ]time(?:_s|_secs|_ms)?|iter[_ ]time|batch[_ ]time"
+    r"|time_per_step|\bdt|\btime)['\"]?"
     rf"\s*[:=]?\s*(?P<value>{NUMBER})\s*(?P<unit>ms|s)?\b)"
     rf"|(?P<rate>\d+\.?\d*)\s*(?P<per>it/s|s/it)",
     _FLAGS,

@@ -2,7 +2,7 @@
 
 import re
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, to_finding
 from stethoscope.detectors.node_context import NodeContext
@@ -28,7 +28,7 @@ class XidConfig(DetectorConfig, frozen=True, tag="xid", kw_only=True):
     ``ignore``: codes that are recorded as ``info`` whatever the catalogue says.
     """
 
-    ignore: list[int] = []
+    ignore: list[int] = field(default_factory=list)
 
 
 class XidState(Struct):

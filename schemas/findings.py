@@ -31,7 +31,7 @@ class Subject(Struct, frozen=True, omit_defaults=True, order=False):
     rank: int | None = None
 
     def key(self) -> str:
-        """The subject as one sortable string; two subjects are equal exactly when their keys are."""
+        """The subject as one sortable string; subjects are equal exactly when their keys are."""
         return "|".join(f"{k}={v}" for k, v in asdict(self).items() if v is not None)
 
     def label(self) -> str:
@@ -46,8 +46,8 @@ class Finding(Struct, frozen=True, omit_defaults=True):
 
     ``score`` has one scale for all detectors: 1.0 is the boundary of abnormal, rising; ``None`` is
     unknown. ``started_unix_ns`` is the onset, ``observed_unix_ns`` when it was noticed. A level
-    that ends is said again with ``cleared``, the same ``finding_id`` and ``ended_unix_ns``. A moment
-    (an exit, an out-of-memory) is never cleared.
+    that ends is said again with ``cleared``, the same ``finding_id`` and ``ended_unix_ns``. A
+    ``moment`` (an exit, an out-of-memory) is never cleared.
     """
 
     finding_id: str

@@ -32,7 +32,7 @@ class ClusterStage:
         self, config: Correlation, severity: Mapping[str, Severity], expects: list[str]
     ) -> None:
         self._correlator = Correlator(config, severity)
-        self._sources = Sources(expects)
+        self._sources = Sources(expects, "findings")
         self._cluster = ClusterEvents()
         self.findings: list[Finding] = []
 

@@ -7,12 +7,20 @@ import msgspec
 from msgspec import Struct, field, structs
 
 from stethoscope.schemas.config import Timing
-from stethoscope.schemas.events import AnyNodeEvent, ClockEvent, Event, event_id, kind_of
+from stethoscope.schemas.events import (
+    AnyNodeEvent,
+    ClockEvent,
+    Event,
+    JobEvent,
+    TopologyEvent,
+    event_id,
+    kind_of,
+)
 from stethoscope.schemas.findings import NS
 
 MAX_SEQS = 4096
 _encode = msgspec.msgpack.Encoder().encode
-_decode_event = msgspec.msgpack.Decoder(Event).decode
+_decode_event = msgspec.msgpack.Decoder(AnyNodeEvent).decode
 
 
 class Counts(Struct):
@@ -77,8 +85,8 @@ class Intake:
         if isinstance(event, ClockEvent):
             self._clock(event)
             return
-        if not hasattr(event, "node"):
-            return
+        if isinstance(event, JobEvent | TopologyEvent):
+            return  # of the jobs topic, which every stage reads for itself
         self.counts.events += 1
         received_ns = event.received_unix_ns
         if received_ns is not None and event.time_unix_ns > received_ns + self._skew_ns:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from msgspec import Struct, field
+from msgspec import Struct, structs
 
 from stethoscope.correlation.placement import Placement, ended_ns
 from stethoscope.detectors.job_context import (
@@ -37,7 +37,6 @@ class JobStageState(Struct):
     jobs: dict[str, JobContext]
     closed: list[str]
     detectors: dict[str, bytes]
-    partition: tuple[int, int] = field(default=(0, 1))
 
 
 class JobStage:
@@ -46,7 +45,7 @@ class JobStage:
     def __init__(self, detectors: Detectors, expects: list[str], source: str = "job/0") -> None:
         self.source = source
         self._detectors = detectors
-        self._sources = Sources(expects)
+        self._sources = Sources(expects, "views")
         self._cluster = ClusterEvents()
         self._placement = Placement()
         self._jobs: dict[str, JobContext] = {}
@@ -120,7 +119,7 @@ class JobStage:
         findings: list[Finding] = []
         if job.key not in self._closed:
             for detector in self._detectors.jobs:
-                findings += detector.run(lambda d: d.update(job, second_ns))
+                findings += detector.run("update", job, second_ns)
             learn_healthy(job, second_ns)
         if job.ended_ns is None:
             return findings
@@ -128,9 +127,9 @@ class JobStage:
         if job.key not in self._closed and ended_secs >= LAST_LINES_SECS:
             self._closed.add(job.key)
             for detector in self._detectors.jobs:
-                findings += detector.run(lambda d: d.close(job, second_ns))
+                findings += _ended_by(detector.run("close", job, second_ns), job)
         for detector in self._detectors.ended_jobs:
-            findings += detector.run(lambda d: d.after(job, second_ns))
+            findings += detector.run("after", job, second_ns)
         left = any(p.job_id == job.job_id for ps in job.processes.values() for p in ps)
         if ended_secs > WATCH_ENDED_SECS and not left:
             findings += self._forget(job, second_ns)
@@ -139,11 +138,15 @@ class JobStage:
     def _forget(self, job: JobContext, second_ns: int) -> list[Finding]:
         findings: list[Finding] = []
         for detector in self._detectors.ended_jobs:
-            findings += detector.run(lambda d: d.forget(job, second_ns))
+            findings += detector.run("forget", job, second_ns)
         del self._jobs[job.key]
         self._closed.discard(job.key)
         self._placement.prune(second_ns)
         return findings
+
+    def failures(self) -> dict[str, int]:
+        """How often each failing detector raised."""
+        return self._detectors.failures()
 
     def snapshot(self) -> bytes:
         """The whole state."""
@@ -165,3 +168,13 @@ class JobStage:
         self._placement, self._jobs = known.placement, known.jobs
         self._closed = set(known.closed)
         self._detectors.load(known.detectors)
+
+
+def _ended_by(findings: list[Finding], job: JobContext) -> list[Finding]:
+    """Levels end with their job at the latest, though its last lines were waited for."""
+    return [
+        structs.replace(f, ended_unix_ns=min(f.ended_unix_ns, job.ended_ns))
+        if f.ended_unix_ns is not None and job.ended_ns is not None
+        else f
+        for f in findings
+    ]

@@ -165,7 +165,7 @@ class NodeStage:
         findings: list[Finding] = []
         if event.source in ("kernel", "system"):
             for detector in self._detectors.lines:
-                findings += detector.run(lambda d: d.update(event, node))
+                findings += detector.run("update", event, node)
         elif event.job_id is not None:
             logs.take(event, self._placement.key_of(event.cluster, event.job_id))
         return findings
@@ -175,7 +175,7 @@ class NodeStage:
         for batch in batches(table, samples):
             for detector in self._detectors.samples:
                 if detector.detector.scope == table.scope:
-                    findings += detector.run(lambda d, b=batch: d.update(b))
+                    findings += detector.run("update", batch)
         return findings
 
     def _tick(self, second_ns: int) -> list[Finding]:
@@ -183,16 +183,18 @@ class NodeStage:
         for scrape in self._detectors.scrapes:
             for name, scraped_ns in sorted(self._scraped.items()):
                 node = self._nodes[name]
-                findings += scrape.run(lambda d, n=node, t=scraped_ns: d.update(n, t, second_ns))
-        clocks = self._intake.clocks
+                findings += scrape.run("update", node, scraped_ns, second_ns)
+        seen_ns = dict(sorted(self._intake.clocks.items()))
         for absence in self._detectors.nodes:
-            findings += absence.run(
-                lambda d: d.update(self._cluster_name(), dict(sorted(clocks.items())), second_ns)
-            )
+            findings += absence.run("update", self._cluster_name(), seen_ns, second_ns)
         return findings
 
     def _cluster_name(self) -> str:
         return next((n.cluster for n in self._nodes.values()), "default")
+
+    def failures(self) -> dict[str, int]:
+        """How often each failing detector raised."""
+        return self._detectors.failures()
 
     def snapshot(self) -> bytes:
         """The whole state."""

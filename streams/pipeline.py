@@ -84,6 +84,10 @@ class Pipeline:
         """Totals of what came in."""
         return self._node.counts
 
+    def failures(self) -> dict[str, int]:
+        """How often each detector that failed raised; the others went on."""
+        return {**self._node.failures(), **self._job.failures()}
+
     def feed(self, events: Iterable[Event]) -> Changes:
         """Take events in; give what follows from the seconds that they complete."""
         changes = Changes()

@@ -1,5 +1,7 @@
 """Envelopes of several sources as whole seconds that all of them have passed."""
 
+from typing import Literal
+
 from msgspec import Struct, field
 
 from stethoscope.schemas.findings import NS, Finding
@@ -20,10 +22,11 @@ class SourcesState(Struct):
 
 
 class Sources:
-    """Drops what a restarted source says twice; waits for every expected source that is not idle."""
+    """Drops what a restarted source says twice; waits for every source that is not idle."""
 
-    def __init__(self, expects: list[str]) -> None:
+    def __init__(self, expects: list[str], keeps: Literal["views", "findings"]) -> None:
         self._expects = sorted(expects)
+        self._keeps = keeps
         self.state = SourcesState()
 
     def push(self, envelope: Envelope) -> None:
@@ -41,9 +44,9 @@ class Sources:
         state.marks[source] = second_ns
         if state.done_ns is not None and second_ns <= state.done_ns:
             second_ns = state.done_ns + NS  # late: with the next second, never lost
-        if envelope.views:
+        if self._keeps == "views" and envelope.views:
             state.views.setdefault(second_ns, []).extend(envelope.views)
-        if envelope.findings:
+        if self._keeps == "findings" and envelope.findings:
             state.findings.setdefault(second_ns, []).extend(envelope.findings)
 
     def _seconds(self, frontier_ns: int | None) -> range:

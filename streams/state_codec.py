@@ -32,7 +32,7 @@ def _to_plain(value: object) -> object:
     raise NotImplementedError(msg)
 
 
-def _from_plain(kind: type, value: Any) -> object:  # noqa: ANN401 - msgspec's own signature
+def _from_plain(kind: type, value: Any) -> object:
     if getattr(kind, "__origin__", kind) is np.ndarray:
         dtype, shape, raw = value
         array: npt.NDArray[np.generic] = np.frombuffer(raw, dtype=dtype).reshape(shape).copy()

@@ -1,8 +1,8 @@
 """Detectors from their settings, sorted by what they read, each one isolated from the others."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from stethoscope.detectors.registry import DETECTORS
 from stethoscope.schemas.config import DetectorConfig
@@ -10,58 +10,57 @@ from stethoscope.schemas.findings import Finding
 from stethoscope.streams.state_codec import decode_state, encode_state
 
 log = logging.getLogger(__name__)
-D = TypeVar("D")
 
 
-class Guarded(Generic[D]):
+class Guarded:
     """One detector. What it raises is counted and logged, and the others go on."""
 
-    def __init__(self, name: str, detector: D) -> None:
+    def __init__(self, name: str, detector: Any) -> None:  # of one of the registry's protocols
         self.name = name
         self.detector = detector
         self.failures = 0
 
-    def run(self, call: Callable[[D], list[Finding]]) -> list[Finding]:
-        """The detector's findings; none where it fails."""
+    def run(self, verb: str, *args: object) -> list[Finding]:
+        """What the detector's ``verb`` says of ``args``; nothing where it fails."""
         try:
-            return call(self.detector)
+            findings: list[Finding] = getattr(self.detector, verb)(*args)
         except Exception:
             self.failures += 1
             if self.failures in (1, 10, 100, 1000):
                 log.exception("detector failed", extra={"detector": self.name})
             return []
+        return findings
 
     def dump(self) -> bytes:
         """Its state."""
-        return encode_state(self.detector.state)  # type: ignore[attr-defined]  # all have one
+        return encode_state(self.detector.state)
 
     def load(self, state: bytes) -> None:
         """Take over a state."""
-        detector: Any = self.detector
-        job_state = getattr(detector, "job_state", None)
-        kind: Any = dict[str, job_state] if job_state else type(detector.state)  # type: ignore[valid-type]
-        detector.state = decode_state(state, kind)
+        job_state = getattr(self.detector, "job_state", None)
+        kind: Any = dict[str, job_state] if job_state else type(self.detector.state)  # type: ignore[valid-type]  # made at run time
+        self.detector.state = decode_state(state, kind)
 
 
 class Detectors:
     """The detectors of one stage by what they read; ``off`` ones are left out."""
 
     def __init__(self, configs: Iterable[DetectorConfig]) -> None:
-        self.samples: list[Guarded[Any]] = []
-        self.lines: list[Guarded[Any]] = []
-        self.scrapes: list[Guarded[Any]] = []
-        self.nodes: list[Guarded[Any]] = []
-        self.jobs: list[Guarded[Any]] = []
-        self.ended_jobs: list[Guarded[Any]] = []
+        self.samples: list[Guarded] = []
+        self.lines: list[Guarded] = []
+        self.scrapes: list[Guarded] = []
+        self.nodes: list[Guarded] = []
+        self.jobs: list[Guarded] = []
+        self.ended_jobs: list[Guarded] = []
         for config in configs:
             if config.mode == "off":
                 continue
             kind = str(config.__struct_config__.tag)
             entry = DETECTORS[kind]
-            guarded: Guarded[Any] = Guarded(config.name or kind, entry.detector(config))
+            guarded = Guarded(config.name or kind, entry.detector(config))
             getattr(self, entry.reads).append(guarded)
 
-    def all(self) -> Sequence[Guarded[Any]]:
+    def all(self) -> Sequence[Guarded]:
         """Every detector, in the order of the configuration within what they read."""
         return [
             *self.samples,
