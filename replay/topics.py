@@ -23,6 +23,7 @@ from stethoscope.schemas.kafka_options import JOBS, LOGS, TELEMETRY, client_opti
 
 SCHEME = "kafka://"
 _DEFAULT_TOPICS = (TELEMETRY, LOGS, JOBS)
+_BOOTSTRAP_MS = 10_000
 _POLL_MS = 500
 _EMPTY_POLLS = 60  # half a minute without a message that should be there
 _NS_A_MS = 1_000_000
@@ -82,7 +83,12 @@ def read_topics(url: str, kafka: Kafka, on_bad: OnBad) -> Iterator[Event]:
 
 
 def _consumer(kafka: Kafka) -> KafkaConsumer:
-    return KafkaConsumer(**client_options(kafka), group_id=None, enable_auto_commit=False)
+    return KafkaConsumer(
+        **client_options(kafka),
+        group_id=None,
+        enable_auto_commit=False,
+        bootstrap_timeout_ms=_BOOTSTRAP_MS,
+    )
 
 
 def _spans(kafka: Kafka, topics: list[str]) -> dict[TopicPartition, range]:

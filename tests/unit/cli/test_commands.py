@@ -274,3 +274,50 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
+
+
+FAULTY = ROOT / "replay/recordings/h200x2_a.jsonl.gz"
+TRUTH = ROOT / "replay/recordings/h200x2_a.labels.jsonl"
+
+
+def test_demo_ends_with_pages_and_what_to_try_next(run: Run) -> None:
+    answer = run("demo")
+    assert (answer.code, answer.err) == (0, "")
+    assert "raw events were folded; 7,686 raw events read." in answer.out
+    for alertname in ("DataStall", "GpuContention", "LossNan", "RankLost", "NcclWrongPath"):
+        assert alertname in answer.out
+    assert answer.out.splitlines()[-2].startswith("Next: stethoscope ")
+
+
+def test_score_answers_yes_and_no(run: Run, tmp_path: Path) -> None:
+    answer = run("score", FAULTY, "--labels", TRUTH)
+    assert answer.code == 0
+    assert "10/10" in answer.out
+    missing = tmp_path / "labels.jsonl"
+    fault = '{"id":"f","cause":"gpu_lost","start_unix_ns":1,"end_unix_ns":2,"nodes":["node01"]}\n'
+    missing.write_text(TRUTH.read_text() + fault)
+    answer = run("score", FAULTY, "--labels", missing, "--format", "json")
+    assert answer.code == 1
+    verdict = json.loads(answer.out)
+    assert verdict["missed"] == ["f"]
+    assert verdict["total"]["found"] == 10
+
+
+def test_replay_writes_what_it_was_asked_for(run: Run, tmp_path: Path) -> None:
+    report, findings = tmp_path / "r.html", tmp_path / "f.jsonl"
+    window = ("--from", "2026-11-29T16:07:00Z", "--to", "1795968450")
+    answer = run(
+        "replay", FAULTY, *window, "--format", "json", "--report", report, "--findings", findings
+    )
+    assert answer.code == 0
+    incidents = [json.loads(line) for line in answer.out.splitlines()]
+    assert [one["cause"] for one in incidents] == ["loss_nan"]
+    assert "page_labels" not in incidents[0]
+    assert "loss_nan" in report.read_text()
+    assert {json.loads(line)["cause"] for line in findings.read_text().splitlines()} >= {"loss_nan"}
+
+
+def test_an_unreachable_topic_address_is_refused(run: Run) -> None:
+    answer = run("replay", "kafka://nowhere/steth.logs.v1")
+    assert answer.code == 2
+    assert "write kafka://HOST:PORT" in answer.one_line
