@@ -129,8 +129,16 @@ class Lane:
         return self._active.sendable(self._clock.unix_ns())
 
     def _due(self, now_secs: float) -> list[ActiveAlert]:
-        """What is to be sent now; what the server never heard of comes first."""
-        due = [alert for alert in self._sendable() if self._due_secs(alert) <= now_secs]
+        """What is to be sent now; what the server never heard of comes first.
+
+        Whatever would be due within the next quarter of an interval goes along: one request a
+        round instead of one an alert.
+        """
+        times = [(self._due_secs(alert), alert) for alert in self._sendable()]
+        if not any(due_secs <= now_secs for due_secs, _ in times):
+            return []
+        soon_secs = now_secs + self._resend_secs / 4
+        due = [alert for due_secs, alert in times if due_secs <= soon_secs]
         return sorted(due, key=lambda alert: alert.key in self._told)
 
     def _due_secs(self, alert: ActiveAlert) -> float:

@@ -122,6 +122,16 @@ def test_a_late_tick_never_resolves(rig: Rig, paged: Paged) -> None:
     assert len(rig.am.posts) == 61
 
 
+def test_alerts_that_began_apart_are_sent_again_together(rig: Rig, paged: Paged) -> None:
+    for n in range(5):
+        rig.offer(paged(f"inc{n}"))
+        rig.flush()
+        rig.pass_time(2)
+    posts = len(rig.am.posts)
+    rig.pass_time(RESEND_SECS)
+    assert [len(post) for post in rig.am.posts[posts:]] == [5]
+
+
 def test_three_failed_resends_in_a_row_do_not_resolve(rig: Rig, paged: Paged) -> None:
     rig.offer(paged())
     rig.flush()
