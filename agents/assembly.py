@@ -12,17 +12,18 @@ from stethoscope.agents.schedule import Task, first_base_ns
 from stethoscope.agents.workers import WorkerPool
 from stethoscope.schemas.agent_config import AgentConfig
 
-# What can hang together shares a process: a driver; file systems; devices, commands and networks.
+# Readers of one group share a process: 20 MB each. ``network``, whose answers may take a minute,
+# starts only where one of its readers is in use.
 GROUPS: dict[str, str] = {
-    "gpu_nvml": "gpu",
+    "gpu_nvml": "devices",
+    "ib_sysfs": "devices",
     "host": "files",
     "train_log": "files",
-    "ib_sysfs": "tools",
-    "prometheus": "tools",
-    "slurm": "tools",
-    "kubernetes": "tools",
-    "jobs_command": "tools",
-    "topology": "tools",
+    "prometheus": "network",
+    "slurm": "network",
+    "kubernetes": "network",
+    "jobs_command": "network",
+    "topology": "network",
 }
 # A reader that runs commands may wait for several of them, each with its own limit.
 COMMANDS_A_READ = 3
@@ -43,10 +44,20 @@ def canonical_node(hostname: str) -> str:
     return hostname.split(".")[0].lower()
 
 
+def in_use(config: AgentConfig) -> list[str]:
+    """Readers that are switched on and have been told what to read, where they must be."""
+    train_log = config.train_log
+    idle = {
+        "prometheus": not config.prometheus.targets,
+        "train_log": not (train_log.globs or train_log.units or train_log.stdin),
+    }
+    return [name for name in registry.enabled(config) if not idle.get(name, False)]
+
+
 def groups_of(config: AgentConfig) -> dict[str, str]:
     """Readers that run in worker processes, and which share one."""
-    names = registry.enabled(config)
-    return {name: GROUPS[name] for name in names if name in GROUPS and not _needs_us(name, config)}
+    ours = {"train_log"} if config.train_log.stdin else set()  # standard input is this process's
+    return {name: GROUPS[name] for name in in_use(config) if name in GROUPS and name not in ours}
 
 
 def build_loop(
@@ -55,7 +66,7 @@ def build_loop(
     """A loop of the readers that the configuration switches on, each at its position."""
     now_ns = clock.now().monotonic_ns
     remote = groups_of(config)
-    tasks = [_task(name, context, config, now_ns) for name in registry.enabled(config)]
+    tasks = [_task(name, context, config, now_ns) for name in in_use(config)]
     for task in tasks:
         task.position = positions.get(task.name)
     local = {
@@ -79,8 +90,3 @@ def _task(name: str, context: Context, config: AgentConfig, now_ns: int) -> Task
         deadline_secs=config.loop.deadline_secs + COMMANDS_A_READ * command_secs,
         base_ns=first_base_ns(f"{context.node}/{name}", now_ns, period_secs),
     )
-
-
-def _needs_us(name: str, config: AgentConfig) -> bool:
-    """Standard input belongs to this process."""
-    return name == "train_log" and config.train_log.stdin

@@ -2,7 +2,8 @@
 
 Every call has a deadline. A process that misses it is killed and replaced. One that the kernel
 does not let go of (a system call that cannot be interrupted, on a dead mount or a lost GPU) is
-abandoned: counted, reported, and never waited for; it takes one of the three places until it ends.
+abandoned: counted, reported, and never waited for. The reader that hangs in it is not called again
+until it has ended, so that there is at most one of them a reader; the others of its group go on.
 """
 
 import logging
@@ -31,19 +32,14 @@ class _Waiting(Struct, frozen=True):
 
 
 class _Slot:
-    """One place of the pool: a process, those before it that could not be killed, a queue."""
+    """One place of the pool: a process, the one before it while it is dying, a queue."""
 
     def __init__(self) -> None:
         self.process: Process | None = None
         self.dying: Process | None = None
         self.dying_since_ns = 0
-        self.abandoned: list[Process] = []
         self.queue: deque[_Waiting] = deque()
         self.used_ns = 0
-
-    def processes(self) -> int:
-        """All that the kernel still knows."""
-        return sum(p is not None for p in (self.process, self.dying)) + len(self.abandoned)
 
 
 class WorkerPool:
@@ -59,13 +55,14 @@ class WorkerPool:
         slots = {group: _Slot() for group in dict.fromkeys(groups.values())}
         self._slots = {reader: slots[group] for reader, group in groups.items()}
         self._all = list(slots.values())
+        self._abandoned: dict[str, Process] = {}
         self.killed_total = 0
         self.abandoned_total = 0
 
     @property
     def abandoned(self) -> int:
         """Processes that were killed and have not ended."""
-        return sum(len(slot.abandoned) for slot in self._all)
+        return len(self._abandoned)
 
     def pids(self) -> list[int]:
         """Process ids of the workers that serve."""
@@ -82,6 +79,7 @@ class WorkerPool:
     def poll(self, monotonic_ns: int) -> list[Result]:
         """Start what waits, take what is answered, kill what is late. Never blocks."""
         results: list[Result] = []
+        self._abandoned = {r: p for r, p in self._abandoned.items() if not p.ended()}
         for slot in self._all:
             self._bury(slot, monotonic_ns)
             if slot.process and slot.process.busy_with:
@@ -97,7 +95,7 @@ class WorkerPool:
     def close(self) -> None:
         """Kill all; wait at most a second for each."""
         for slot in self._all:
-            for process in (slot.process, slot.dying, *slot.abandoned):
+            for process in (slot.process, slot.dying):
                 if process is not None:
                     process.kill()
                     process.wait(1.0)
@@ -125,12 +123,11 @@ class WorkerPool:
         allowed_secs = waiting.deadline_secs
         if slot.dying:
             return [_failed(waiting.call, "its worker process is being killed")]
+        if stuck := self._abandoned.get(waiting.call.reader):
+            return [_failed(waiting.call, f"process {stuck.pid} hangs in it and cannot be killed")]
         try:
             process = slot.process
             if process is None:
-                if not self._has_room(slot):
-                    detail = f"{len(slot.abandoned)} worker processes hang and cannot be killed"
-                    return [_failed(waiting.call, detail)]
                 process = slot.process = Process(self._setup)
                 allowed_secs += START_SECS
             process.submit(
@@ -142,12 +139,6 @@ class WorkerPool:
             return [_failed(waiting.call, f"its worker process does not start ({error})")]
         return []
 
-    def _has_room(self, slot: _Slot) -> bool:
-        """Whether one more may start without taking the place of a used slot that has none."""
-        others = (other for other in self._all if other is not slot and other.used_ns)
-        reserved = sum(1 for other in others if not other.processes())
-        return sum(s.processes() for s in self._all) + reserved < MAX_PROCESSES
-
     def _kill(self, slot: _Slot, process: Process, monotonic_ns: int) -> None:
         self.killed_total += 1
         self._end(slot, process, monotonic_ns)
@@ -157,14 +148,17 @@ class WorkerPool:
         slot.process, slot.dying, slot.dying_since_ns = None, process, monotonic_ns
 
     def _bury(self, slot: _Slot, monotonic_ns: int) -> None:
-        slot.abandoned = [process for process in slot.abandoned if not process.ended()]
-        if slot.dying is None:
+        process = slot.dying
+        if process is None:
             return
-        if slot.dying.ended():
+        if process.ended():
             slot.dying = None
         elif monotonic_ns - slot.dying_since_ns > REAP_SECS * _NS:
-            log.error("worker process %d cannot be killed and is abandoned", slot.dying.pid)
-            slot.abandoned.append(slot.dying)
+            reader = process.busy_with.reader if process.busy_with else ""
+            log.error(
+                "reader %s: process %d cannot be killed, it is abandoned", reader, process.pid
+            )
+            self._abandoned[reader] = process
             slot.dying = None
             self.abandoned_total += 1
 

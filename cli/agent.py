@@ -47,20 +47,25 @@ def agent(
     if source != LIVE:
         msg = f"--source {source}: give {LIVE} or {RECORDED}FILE"
         raise UsageError(msg)
-    from stethoscope.cli.agent_live import Given, run_live, run_once
+    from stethoscope.agents.overrides import Given
+    from stethoscope.cli.agent_live import run_live, run_once
 
     given = Given(
-        config=config,
+        config=_text(config),
         node=node,
         brokers=brokers,
-        state_dir=state_dir,
+        state_dir=_text(state_dir),
         reader=reader,
-        infiniband_root=infiniband_root,
-        proc_root=proc_root,
-        file=file,
+        infiniband_root=_text(infiniband_root),
+        proc_root=_text(proc_root),
+        file=_text(file),
         url=url,
     )
     run_once(given) if once else run_live(given)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _play(source: str, speed: float, config: Path | None, brokers: str | None) -> None:

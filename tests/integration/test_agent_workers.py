@@ -62,18 +62,16 @@ PATIENCE_SECS = 60
 
 
 @pytest.fixture
-def pool_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[dict[str, str]], WorkerPool]]:
+def pool_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., WorkerPool]]:
     """Makes a pool whose readers, under real readers' names, are the fakes."""
     (tmp_path / "fake_readers.py").write_text(FAKES)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     pools: list[WorkerPool] = []
 
-    def make(readers: dict[str, str]) -> WorkerPool:
+    def make(readers: dict[str, str], groups: dict[str, str] | None = None) -> WorkerPool:
         fakes = {name: f"fake_readers:{fake}" for name, fake in readers.items()}
         setup = Setup(Context(node="node01"), AgentConfig(), fakes)
-        pools.append(WorkerPool(setup, {name: name for name in readers}))
+        pools.append(WorkerPool(setup, groups or {name: name for name in readers}))
         return pools[-1]
 
     yield make
@@ -166,31 +164,29 @@ def test_a_worker_that_dies_is_replaced(pool_of: Callable[[dict[str, str]], Work
     assert again.events[0] != first.events[0]
 
 
-def test_what_cannot_be_killed_is_abandoned_and_takes_no_more_than_its_share(
-    pool_of: Callable[[dict[str, str]], WorkerPool], monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_killed_is_abandoned_and_its_reader_waits_alone(
+    pool_of: Callable[..., WorkerPool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "START_SECS", 0.0)
     monkeypatch.setattr(workers, "REAP_SECS", 0.0)
-    unkillable = []
+    unkillable: list[Process] = []
     really_kill = Process.kill
 
     def refuse(process: Process) -> None:
         unkillable.append(process)
 
     monkeypatch.setattr(Process, "kill", refuse)
-    pool = pool_of({"gpu_nvml": "Good", "host": "Hanging"})
-    read(pool, "gpu_nvml")
-    wait_for(pool, 1)
+    pool = pool_of({"ib_sysfs": "Good", "host": "Hanging"}, groups={"ib_sysfs": "a", "host": "a"})
     details: list[str] = []
     while "cannot be killed" not in (details or [""])[-1]:
         read(pool, "host", deadline_secs=0.05)
         details.append(wait_for(pool, 1)["host"].detail)
-    assert (pool.abandoned, pool.abandoned_total) == (2, 2)
-    read(pool, "gpu_nvml")
-    assert wait_for(pool, 1)["gpu_nvml"].state == "ok"
+    assert (pool.abandoned, pool.abandoned_total, len(unkillable)) == (1, 1, 1)
+    monkeypatch.setattr(workers, "START_SECS", PATIENCE_SECS)
+    read(pool, "ib_sysfs")
+    assert wait_for(pool, 1)["ib_sysfs"].state == "ok"
     monkeypatch.setattr(Process, "kill", really_kill)
-    for process in unkillable:
-        process.kill()
+    unkillable[0].kill()
     give_up = time.monotonic() + PATIENCE_SECS
     while pool.abandoned:
         assert time.monotonic() < give_up
