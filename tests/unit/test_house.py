@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,31 @@ def test_generated_pages_are_up_to_date(name: str) -> None:
         [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_every_data_file_of_a_package_ships() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns = tool["package-data"]["*"]
+    folders = tuple(f"{folder}/" for folder in tool["package-dir"].values())
+    left_out = [
+        name
+        for name in tracked()
+        if name.startswith(folders)
+        and not name.endswith(".py")
+        and not any(_matches(_inside_package(name), pattern) for pattern in patterns)
+    ]
+    assert not left_out
+
+
+def _inside_package(name: str) -> Path:
+    """The path from the nearest folder that is a package."""
+    path = ROOT / name
+    package = next(up for up in path.parents if (up / "__init__.py").exists())
+    return path.relative_to(package)
+
+
+def _matches(path: Path, pattern: str) -> bool:
+    return len(path.parts) == len(Path(pattern).parts) and path.match(pattern)
 
 
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
