@@ -77,6 +77,7 @@ class JobContext(Struct):
     event: JobEvent | None = None
     ended_ns: int | None = None
     gpus: list[Gpu] = field(default_factory=list)
+    positions: dict[str, dict[int, int]] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     new_steps: int = 0
     lead: tuple[str, int | None] | None = None
@@ -195,6 +196,9 @@ def place(context: JobContext, event: JobEvent) -> None:
 
 def _settle_on(context: JobContext, gpus: list[Gpu]) -> None:
     context.gpus = gpus
+    context.positions = {}
+    for i, gpu in enumerate(gpus):
+        context.positions.setdefault(gpu.node, {})[gpu.index] = i
     context.recent = np.full((RECENT_SECS, len(gpus), len(JOB_METRICS)), np.nan)
     context.healthy = np.full((len(gpus), len(JOB_METRICS)), np.nan)
     context.healthy_secs = 0
@@ -204,11 +208,11 @@ def _discover(context: JobContext, view: GpuView) -> None:
     """A job event without devices: the job has what its nodes show."""
     if context.event is not None and context.event.gpus:
         return
-    known = {(g.node, g.index) for g in context.gpus}
+    known = context.positions.get(view.node, {})
     fresh = [
         Gpu(view.node, index, uuid)
         for index, uuid in zip(view.indices, view.uuids, strict=True)
-        if (view.node, index) not in known
+        if index not in known
     ]
     if fresh:
         _settle_on(context, sorted([*context.gpus, *fresh], key=lambda g: (g.node, g.index)))
@@ -224,19 +228,17 @@ def begin_second(context: JobContext, now_ns: int) -> None:
 def take_gpus(context: JobContext, view: GpuView, now_ns: int) -> None:
     """Put a node's GPU second into the ring."""
     _discover(context, view)
-    position = {(g.node, g.index): i for i, g in enumerate(context.gpus)}
-    slot = context.recent[(now_ns // NS) % RECENT_SECS]
-    for j, index in enumerate(view.indices):
-        i = position.get((view.node, index))
-        if i is None:
-            continue
-        if context.gpus[i].uuid != view.uuids[j]:
-            gpu = context.gpus[i]
+    position = context.positions.get(view.node, {})
+    at = [position.get(index) for index in view.indices]
+    columns = [view.metrics.get(name) or [None] * len(at) for name in JOB_METRICS]
+    values = np.array(columns, dtype=np.float64).T
+    mine = [j for j, i in enumerate(at) if i is not None]
+    rows = [i for i in at if i is not None]
+    context.recent[(now_ns // NS) % RECENT_SECS, rows] = values[mine]
+    for i, j in zip(rows, mine, strict=True):
+        gpu = context.gpus[i]
+        if gpu.uuid != view.uuids[j]:
             context.gpus[i] = Gpu(gpu.node, gpu.index, view.uuids[j], gpu.rank)
-        for m, name in enumerate(JOB_METRICS):
-            value = view.metrics.get(name)
-            if value is not None and value[j] is not None:
-                slot[i, m] = value[j]
 
 
 def take_host(context: JobContext, view: HostView) -> None:

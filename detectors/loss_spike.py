@@ -12,6 +12,7 @@ from stethoscope.schemas.findings import Finding
 from stethoscope.schemas.views import Step
 
 MAX_PAST = 200
+RENEW_EVERY = 8
 
 
 class LossSpikeConfig(DetectorConfig, frozen=True, tag="loss_spike", kw_only=True):
@@ -36,6 +37,8 @@ class LossSpikeState(Struct):
     newest: list[float] = field(default_factory=list)
     times_ns: list[int] = field(default_factory=list)
     since_resume: int = 0
+    limit: float | None = None
+    unjudged: int = 0
     latch: LatchState = field(default_factory=LatchState)
 
 
@@ -86,14 +89,20 @@ class LossSpike:
             limit = self._limit(state)
             if limit is None or old <= limit:
                 state.past.append(old)
+                state.unjudged += 1
                 del state.past[:-MAX_PAST]
 
     def _limit(self, state: LossSpikeState) -> float | None:
+        """The value that is far above the past; renewed every few values, it moves slowly."""
         if len(state.past) < self.config.warmup_lines:
             return None
+        if state.limit is not None and state.unjudged < RENEW_EVERY:
+            return state.limit
         middle = statistics.median(state.past)
         spread = 1.4826 * statistics.median(abs(v - middle) for v in state.past)
-        return middle + max(self.config.sigmas * spread, self.config.rise_ratio * abs(middle))
+        rise = max(self.config.sigmas * spread, self.config.rise_ratio * abs(middle))
+        state.limit, state.unjudged = middle + rise, 0
+        return state.limit
 
     def _condition(self, state: LossSpikeState, job: JobContext) -> Condition | None:
         limit = self._limit(state)

@@ -4,7 +4,7 @@ import numpy as np
 
 from stethoscope.detectors.fleet import Batch, Floats, Ints, Table
 from stethoscope.detectors.node_context import NodeContext, pci_key
-from stethoscope.schemas.events import GpuEvent, NodeEvent
+from stethoscope.schemas.events import Device, GpuEvent, NodeEvent
 from stethoscope.schemas.findings import Subject
 from stethoscope.streams.intake import Counts, Reject
 
@@ -24,13 +24,14 @@ class Samples:
         self._counts = counts
         self._rejects = rejects
         self._layouts: dict[tuple[str, tuple[str, ...]], tuple[Ints, Ints]] = {}
+        self._known: dict[str, tuple[list[Device], Ints, list[str]]] = {}
         self._refused: set[tuple[str, str]] = set()
 
     def gpu(self, event: GpuEvent, node: NodeContext) -> Sample | None:
         """One scrape as (rows, time, values); ``None`` where it lists no GPU."""
         if not event.devices:
             return None
-        rows = np.array([self._gpu_row(event, i, node) for i in range(len(event.devices))])
+        rows = self._gpu_rows(event, node)
         values = np.full((len(rows), len(self.gpus.columns)), np.nan)
         names = tuple(event.metrics)
         columns, sources = self._layout(self.gpus, event.node, names)
@@ -55,6 +56,17 @@ class Samples:
             values[0, column] = np.nan if number is None else number
         return np.array([row]), event.time_unix_ns, self._in_range(self.hosts, values)
 
+    def _gpu_rows(self, event: GpuEvent, node: NodeContext) -> Ints:
+        """Rows of the scrape's devices; a node's list rarely changes, so the last is kept."""
+        known = self._known.get(event.node)
+        if known is None or known[0] != event.devices:
+            rows = np.array([self._gpu_row(event, i, node) for i in range(len(event.devices))])
+            keys = [pci_key(d.pci) if d.pci else d.uuid for d in event.devices]
+            known = self._known[event.node] = (event.devices, rows, keys)
+        for key in known[2]:
+            node.devices[key] = event.time_unix_ns
+        return known[1]
+
     def _gpu_row(self, event: GpuEvent, i: int, node: NodeContext) -> int:
         device = event.devices[i]
         key = pci_key(device.pci) if device.pci else device.uuid
@@ -69,7 +81,6 @@ class Samples:
                 gpu_pci=key,
             )
             node.gpus[key] = subject
-        node.devices[key] = event.time_unix_ns
         return self.gpus.row(f"{event.cluster}/{event.node}/{device.uuid}", subject)
 
     def _layout(self, table: Table, node: str, names: tuple[str, ...]) -> tuple[Ints, Ints]:
