@@ -28,10 +28,14 @@ class GpuNvml(Section, frozen=True):
 
 
 class Target(Section, frozen=True):
-    """One exporter to scrape. ``bearer_token_file`` is read at each scrape."""
+    """One exporter to scrape. ``bearer_token_file`` is read at each scrape.
+
+    ``node``: whose numbers these are, where the exporter is on another node than the agent.
+    """
 
     url: str
     name: str = ""
+    node: str | None = None
     timeout_secs: PositiveSecs = 5.0
     bearer_token_file: str | None = None
     ca_file: str | None = None
