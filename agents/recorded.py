@@ -106,13 +106,19 @@ class _Player:
     def finish(self, reorder_ns: int) -> Played:
         self._send()
         if self._last_unix_ns is not None:
-            self._producer.send_clock(self._last_unix_ns + reorder_ns)
+            last_second = -(-self._last_unix_ns // NS)  # the stages release whole seconds
+            self._producer.send_clock(last_second * NS + reorder_ns)
         self._producer.flush(_FLUSH_SECS)
         return Played(self._count, self._last_unix_ns)
 
     def _close_second(self, second: int) -> None:
-        """Send what there is, wait for the new second, and say that it has come."""
-        self._send()
+        """Send what there is, wait for the new second, and say that it has come.
+
+        A second is whole in Kafka before the next begins, so that topics never run apart.
+        """
+        if self._batch:
+            self._send()
+            self._producer.flush(_FLUSH_SECS)
         self._pace.wait_for(second * NS)
         self._producer.send([ClockEvent(time_unix_ns=second * NS)])
         self._second = second

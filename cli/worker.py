@@ -116,5 +116,5 @@ def _set_up_logs(level: str) -> None:
     if number is None:
         raise typer.BadParameter(f"{level} is no level; give debug, info, warning or error")
     logging.basicConfig(level=number, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    for noisy in ("aiokafka", "faust", "mode", "kafka"):
+    for noisy in ("aiokafka", "faust", "mode", "kafka", "httpx"):
         logging.getLogger(noisy).setLevel(max(number, logging.WARNING))

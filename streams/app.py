@@ -125,7 +125,7 @@ class _Worker:
         side = await stack.enter_async_context(group_less(kafka))
         output = KafkaOutput(self._send, self._fail)
         store = StateStore(kafka, output, self._commit)
-        self._shell = Shell(self._settings.shell, stages, output, store, sender, side)
+        self._shell = Shell(self._settings.shell, stages, output, store, sender, side, self)
         for topic in _INPUTS:
             self._add_agent(topic, self._shell)
         self._app.on_partitions_revoked.connect(self._on_revoked)
@@ -151,6 +151,14 @@ class _Worker:
             raise ServiceError(f"the worker ended: {_reason(self._failure)}") from self._failure
         with suppress(TimeoutError):
             await asyncio.wait_for(self._shell.save(), _STOP_SECS / 2)
+
+    def pause(self, partition: Partition) -> None:
+        """As ``shell.Fetching``."""
+        self._app.consumer.pause_partitions([TP(*partition)])
+
+    def resume(self, partition: Partition) -> None:
+        """As ``shell.Fetching``."""
+        self._app.consumer.resume_partitions([TP(*partition)])
 
     def _add_agent(self, topic: str, shell: Shell) -> None:
         app = self._app

@@ -19,13 +19,15 @@ from stethoscope.streams.shell_incidents import IncidentPublisher, Offering
 from stethoscope.streams.shell_metrics import MESSAGES
 from stethoscope.streams.shell_output import KafkaOutput, Received
 from stethoscope.streams.shell_pulse import Pulse
-from stethoscope.streams.shell_reading import JobsReader, read_whole
+from stethoscope.streams.shell_reading import JobsReader, ends_of, read_whole
 from stethoscope.streams.shell_state import StateStore
 from stethoscope.streams.shell_units import ClusterUnit, JobUnit, NodeUnit, Unit
 from stethoscope.streams.stages import EnvelopeStage, EventStage, IncidentStage
 
 _log = logging.getLogger(__name__)
 _PULSE_SECS = 1.0
+_MERGE_SECS = 0.05
+_MAX_WAITING = 2000
 # Snapshots may take a twentieth of the time: a state that is costly to store is stored less often.
 _SNAPSHOT_SHARE = 0.05
 
@@ -41,6 +43,16 @@ class Stages(Protocol):
 
     def cluster_stage(self, expects: list[str]) -> IncidentStage:
         """The cluster stage."""
+
+
+class Fetching(Protocol):
+    """Stopping and resuming the flow of one partition."""
+
+    def pause(self, partition: Partition) -> None:
+        """Fetch no more of it; what was fetched still comes."""
+
+    def resume(self, partition: Partition) -> None:
+        """Fetch it again."""
 
 
 class ShellSettings(Struct, frozen=True, kw_only=True):
@@ -68,6 +80,7 @@ class Shell:
         store: StateStore,
         sender: Offering,
         side: AIOKafkaConsumer,
+        fetching: Fetching,
     ) -> None:
         self._settings = settings
         self._stages = stages
@@ -77,6 +90,8 @@ class Shell:
         self._units: list[Unit] = []
         self._by_partition: dict[Partition, Unit] = {}
         self._generation = -1
+        self._fetching = fetching
+        self._paused: set[Partition] = set()
         self._publisher = IncidentPublisher(output, sender)
         self._jobs = JobsReader(side, output, settings.timing.idle_secs, self._units)
         self._pulse = Pulse(settings, output, self._units, self._jobs, self._publisher, sender)
@@ -94,6 +109,9 @@ class Shell:
             if missed or not owned.issuperset(unit.next_offsets):
                 self._drop(unit)
         await self._add(self._missing(owned))
+        self._paused.clear()  # all partitions flow again, from the commits
+        for unit in self._units:
+            unit.begin()
         self._jobs.rewind()
         self._pulse.restart()
         _log.info("units: %s", ", ".join(unit.name for unit in self._units) or "none")
@@ -105,12 +123,8 @@ class Shell:
             return
         MESSAGES.labels(message.topic).inc()
         self._pulse.heard(unit)
-        try:
-            await unit.take(message)
-        except Exception as error:  # noqa: BLE001 - one message must not end the worker
-            _log.exception("a stage failed: %s offset %d", unit.name, message.offset)
-            body = message.value or b""
-            await self._output.dead_letter("stage_failed", repr(error), message, body)
+        await unit.take(message)
+        self._mind_waiting(unit)
 
     async def save(self, commit: bool = True) -> None:
         """Snapshots of all units."""
@@ -125,8 +139,33 @@ class Shell:
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._jobs.run())
+            tasks.create_task(self._run_merging())
             tasks.create_task(self._run_pulse())
             tasks.create_task(self._run_snapshots())
+
+    async def _run_merging(self) -> None:
+        """Tell units, again and again, which of their inputs have nothing more for now."""
+        while True:
+            await asyncio.sleep(_MERGE_SECS)
+            units = [unit for unit in self._units if isinstance(unit, NodeUnit)]
+            until = {unit: at for unit in units if (at := unit.merge.newest_unix_ns())}
+            empty = [partition for unit in until for partition in unit.merge.empty()]
+            if not empty:
+                continue
+            ends = await ends_of(self._side, empty)
+            for unit, at in until.items():
+                await unit.drain(ends, at)
+                self._mind_waiting(unit)
+
+    def _mind_waiting(self, unit: Unit) -> None:
+        """Stop fetching a partition of which too many messages wait for the other; go on later."""
+        for partition, count in unit.merge.lengths().items() if isinstance(unit, NodeUnit) else ():
+            if count > _MAX_WAITING and partition not in self._paused:
+                self._paused.add(partition)
+                self._fetching.pause(partition)
+            elif count <= _MAX_WAITING // 2 and partition in self._paused:
+                self._paused.discard(partition)
+                self._fetching.resume(partition)
 
     async def _run_pulse(self) -> None:
         while True:

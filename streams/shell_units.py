@@ -5,7 +5,8 @@ send. They know offsets and envelopes; what these mean is the stages' business.
 """
 
 import asyncio
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeAlias
 from zlib import crc32
 
@@ -19,21 +20,16 @@ from stethoscope.schemas.incidents import Incident
 from stethoscope.schemas.kafka_options import FINDINGS, JOB_VIEW, LOGS, TELEMETRY
 from stethoscope.schemas.views import Envelope, View
 from stethoscope.streams.clock import Partition
+from stethoscope.streams.shell_merge import Merge
 from stethoscope.streams.shell_metrics import ENVELOPES, OFFSET_GAPS, WATERMARK
 from stethoscope.streams.shell_output import Output, Received
 from stethoscope.streams.snapshots import Snapshot
 from stethoscope.streams.stages import EnvelopeStage, EventStage, IncidentStage
 
+_log = logging.getLogger(__name__)
 JobsBatch: TypeAlias = list[tuple[int, list[Event]]]
 _encode = msgspec.msgpack.Encoder().encode
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
-
-
-class Rejecting(Protocol):
-    """A stage that finds events wrong only when it knows the others: same id, other body."""
-
-    def drain_rejects(self) -> list[tuple[str, str, bytes]]:
-        """What was refused since the last call: reason, detail, body."""
 
 
 def view_partition(job: str, partitions: int) -> int:
@@ -71,9 +67,10 @@ class Unit:
     async def take(self, message: Received) -> None:
         """One message of an input."""
         async with self.lock:
-            if self._is_new(message):
-                await self._push(message)
-                await self._advance()
+            await self._take(message)
+
+    def begin(self) -> None:
+        """Reading (again) begins at ``next_offsets``."""
 
     async def take_jobs(self, batch: JobsBatch) -> None:
         """Messages of the jobs topic, as (offset, events); those known are passed over."""
@@ -115,6 +112,17 @@ class Unit:
         self.jobs_unix_ns = snapshot.jobs_unix_ns
         self.watermark_unix_ns = snapshot.watermark_unix_ns
         self._stage.restore(snapshot.state)
+
+    async def _take(self, message: Received) -> None:
+        if not self._is_new(message):
+            return
+        try:
+            await self._push(message)
+        except Exception as error:  # noqa: BLE001 - one message must not end the worker
+            _log.exception("%s failed at offset %d", self.name, message.offset)
+            body = message.value or b""
+            await self._output.dead_letter("stage_failed", repr(error), message, body)
+        await self._advance()
 
     def _is_new(self, message: Received) -> bool:
         partition = message.topic, message.partition
@@ -162,11 +170,32 @@ class NodeUnit(Unit):
         self._event_stage = stage
         self._partitions = partitions
         self._newest_unix_ns = 0
+        self._last_message: Received | None = None
+        self.merge = Merge(inputs)
 
     @property
     def held_back(self) -> bool:
         """Whether the stage holds events only because the jobs topic was not read that far."""
         return self._frontier_ns is not None and self._newest_unix_ns > self._frontier_ns
+
+    def begin(self) -> None:
+        """As in ``Unit``."""
+        self.merge.begin(self.next_offsets)
+
+    async def take(self, message: Received) -> None:
+        """One message of an input; it waits here for earlier ones of the other."""
+        async with self.lock:
+            self.merge.add(message)
+            await self._drain({}, 0)
+
+    async def drain(self, ends: Mapping[Partition, int], until_unix_ns: int) -> None:
+        """Take what waits, knowing where the inputs ended when that time had passed."""
+        async with self.lock:
+            await self._drain(ends, until_unix_ns)
+
+    async def _drain(self, ends: Mapping[Partition, int], until_unix_ns: int) -> None:
+        while (message := self.merge.next(ends, until_unix_ns)) is not None:
+            await self._take(message)
 
     async def say_idle(self) -> None:
         """Tell all receivers not to wait for this partition."""
@@ -188,14 +217,19 @@ class NodeUnit(Unit):
         if events:
             self._newest_unix_ns = max(self._newest_unix_ns, *map(self._trusted_ns, events))
             self._event_stage.push(events)
-        drain = getattr(self._event_stage, "drain_rejects", None)
-        for reason, detail, body in drain() if drain else ():
-            await self._output.dead_letter(reason, detail, message, body)
+        self._last_message = message
 
     async def _advance(self) -> None:
         for envelope in self._event_stage.advance():
             await self._send(envelope)
             self._emitted(envelope)
+        if self._last_message is None:
+            return
+        for reject in self._event_stage.drain_rejects():
+            # The stage finds out seconds later: the message named is where it did, about.
+            await self._output.dead_letter(
+                reject.reason, reject.detail, self._last_message, reject.body
+            )
 
     async def _send(self, envelope: Envelope) -> None:
         """Views to the partitions of their jobs, findings to the one, the watermark to all."""

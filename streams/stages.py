@@ -14,6 +14,7 @@ from typing import Protocol
 from stethoscope.schemas.events import Event
 from stethoscope.schemas.incidents import Incident
 from stethoscope.schemas.views import Envelope
+from stethoscope.streams.intake import Reject
 
 
 class Stage(Protocol):
@@ -40,6 +41,9 @@ class EventStage(Stage, Protocol):
 
     def push(self, events: Iterable[Event]) -> None:
         """Events of nodes, and ``clock`` events of the partition."""
+
+    def drain_rejects(self) -> list[Reject]:
+        """What could not be used since the last call."""
 
 
 class EnvelopeStage(Stage, Protocol):

@@ -47,13 +47,14 @@ def _job(secs: float) -> Event:
     return JobEvent(time_unix_ns=round(secs * NS), job_id="7", state="RUNNING")
 
 
-def test_each_second_ends_before_the_clock_says_the_next_has_come() -> None:
+def test_each_second_is_in_kafka_before_the_clock_says_the_next_has_come() -> None:
     producer = FakeProducer()
     play([_beat(10.1), _beat(10.9), _beat(12.0)], producer, speed=0)
     assert producer.said == [
         ("clock", 10),
         ("heartbeat", 10),
         ("heartbeat", 10),
+        ("flush", 0),
         ("clock", 12),
         ("heartbeat", 12),
         ("clock everywhere", 14),

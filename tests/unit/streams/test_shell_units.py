@@ -9,6 +9,7 @@ from stethoscope.schemas.codec import MSGPACK, encode_message
 from stethoscope.schemas.events import ClockEvent, Event, HeartbeatEvent, JobEvent
 from stethoscope.schemas.kafka_options import FINDINGS, JOB_VIEW, LOGS, TELEMETRY
 from stethoscope.schemas.views import Envelope, HostView
+from stethoscope.streams.intake import Reject
 from stethoscope.streams.shell_output import Received
 from stethoscope.streams.shell_units import NodeUnit, read_events, view_partition
 
@@ -38,7 +39,7 @@ class FakeStage:
         self.cluster: list[Event] = []
         self.frontier: list[int | None] = []
         self.told = 0
-        self.rejects: list[tuple[str, str, bytes]] = []
+        self.rejects: list[Reject] = []
 
     def push(self, events: Iterable[Event]) -> None:
         self.pushed += events
@@ -63,7 +64,7 @@ class FakeStage:
             for event in new
         ]
 
-    def drain_rejects(self) -> list[tuple[str, str, bytes]]:
+    def drain_rejects(self) -> list[Reject]:
         rejects, self.rejects = self.rejects, []
         return rejects
 
@@ -85,6 +86,13 @@ def _message(offset: int, *events: Event, topic: str = TELEMETRY) -> Received:
     )
 
 
+def _take(unit: NodeUnit, *messages: Received) -> None:
+    """All messages, with nothing more to come from either topic."""
+    for message in messages:
+        asyncio.run(unit.take(message))
+    asyncio.run(unit.drain({(TELEMETRY, 1): 0, (LOGS, 1): 0}, until_unix_ns=2_000 * NS))
+
+
 def _beat(secs: int) -> Event:
     return HeartbeatEvent(time_unix_ns=secs * NS, node="n")
 
@@ -95,22 +103,21 @@ def _job(secs: int) -> Event:
 
 def test_an_offset_that_was_taken_is_not_taken_again() -> None:
     unit, stage, _ = _unit()
-    for offset in (4, 5, 4, 5, 6):
-        asyncio.run(unit.take(_message(offset, _beat(offset))))
+    _take(unit, *(_message(offset, _beat(offset)) for offset in (4, 5, 4, 5, 6)))
     assert [event.time_unix_ns // NS for event in stage.pushed] == [4, 5, 6]
     assert unit.next_offsets == {(TELEMETRY, 1): 7, (LOGS, 1): None}
 
 
 def test_telemetry_and_logs_are_counted_apart() -> None:
     unit, stage, _ = _unit()
-    asyncio.run(unit.take(_message(4, _beat(1))))
-    asyncio.run(unit.take(_message(4, _beat(2), topic=LOGS)))
+    _take(unit, _message(4, _beat(1)))
+    _take(unit, _message(4, _beat(2), topic=LOGS))
     assert len(stage.pushed) == 2
 
 
 def test_the_watermark_reaches_every_partition_and_each_view_only_its_own() -> None:
     unit, _, output = _unit()
-    asyncio.run(unit.take(_message(0, _beat(9))))
+    _take(unit, _message(0, _beat(9)))
     views = {
         (topic, partition): [view.job for view in envelope.views]
         for topic, partition, envelope in output.sent
@@ -129,16 +136,15 @@ def test_views_go_where_they_always_went() -> None:
 def test_what_cannot_be_read_is_set_aside_and_the_rest_goes_on() -> None:
     unit, stage, output = _unit()
     poison = Received(TELEMETRY, 1, 0, b"\xff{", 0, MSGPACK)
-    for message in (poison, _message(1, _beat(1))):
-        asyncio.run(unit.take(message))
+    _take(unit, poison, _message(1, _beat(1)))
     assert output.dead == [("wrong_type", 0, b"\xff{")]
     assert len(stage.pushed) == 1
 
 
 def test_what_the_stage_refuses_is_set_aside() -> None:
     unit, stage, output = _unit()
-    stage.rejects = [("id_conflict", "another body", b"{}")]
-    asyncio.run(unit.take(_message(8, _beat(1))))
+    stage.rejects = [Reject("id_conflict", "another body", b"{}")]
+    _take(unit, _message(8, _beat(1)))
     assert output.dead == [("id_conflict", 8, b"{}")]
 
 
@@ -162,7 +168,7 @@ def test_a_job_from_the_future_does_not_open_the_frontier() -> None:
 def test_a_silent_jobs_topic_holds_nothing_back() -> None:
     unit, stage, _ = _unit()
     asyncio.run(unit.take_jobs([(0, [_job(70)])]))
-    asyncio.run(unit.take(_message(0, _beat(90))))
+    _take(unit, _message(0, _beat(90)))
     assert unit.held_back
     asyncio.run(unit.set_frontier(jobs_silent=True))
     assert not unit.held_back
@@ -171,7 +177,7 @@ def test_a_silent_jobs_topic_holds_nothing_back() -> None:
 
 def test_a_snapshot_carries_what_it_reflects() -> None:
     unit, _, _ = _unit()
-    asyncio.run(unit.take(_message(4, _beat(9))))
+    _take(unit, _message(4, _beat(9)))
     asyncio.run(unit.take_jobs([(2, [_job(70)])]))
     again, _, output = _unit()
     again.restore(unit.snapshot())
