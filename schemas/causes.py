@@ -31,6 +31,6 @@ def cause_catalogue() -> dict[str, Cause]:
     >>> cause_catalogue()["job_hang"].severity
     'critical'
     """
-    text = files(__package__).joinpath("causes.toml").read_text(encoding="utf-8")
+    text = files("stethoscope.schemas").joinpath("causes.toml").read_text(encoding="utf-8")
     entries = msgspec.convert(tomllib.loads(text), dict[str, Cause])
     return {name: msgspec.structs.replace(cause, name=name) for name, cause in entries.items()}

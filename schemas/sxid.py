@@ -44,7 +44,7 @@ def sxid_catalogue() -> dict[int, Sxid]:
     >>> sxid_catalogue()[12028].name
     'nport egress privrsperr'
     """
-    text = files(__package__).joinpath("sxid.toml").read_text(encoding="utf-8")
+    text = files("stethoscope.schemas").joinpath("sxid.toml").read_text(encoding="utf-8")
     table = msgspec.convert(tomllib.loads(text), _File, strict=False)
     return {
         code: Sxid(

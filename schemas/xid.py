@@ -73,7 +73,7 @@ def xid_catalogue() -> dict[int, Xid]:
     >>> xid_catalogue()[79].severity, xid_catalogue()[31].user_code
     ('critical', True)
     """
-    text = files(__package__).joinpath("xid.toml").read_text(encoding="utf-8")
+    text = files("stethoscope.schemas").joinpath("xid.toml").read_text(encoding="utf-8")
     table = msgspec.convert(tomllib.loads(text), _File, strict=False)
     return {code: _xid(code, entry, table) for code, entry in table.xid.items()}
 
