@@ -187,8 +187,7 @@ class Lane:
         self._last_success_unix_ns = self._clock.unix_ns()
         self._sent_total += len(batch)
         if date is not None and self._skew_changed(date):
-            self._told.clear()  # leases were written for another clock: say everything again
-            return
+            return  # these leases were written for another clock: say it again
         at_secs = self._clock.monotonic_secs()
         self._told.update((alert.key, _Told(alert, at_secs)) for alert in batch)
 
