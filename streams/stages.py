@@ -21,7 +21,7 @@ class Stage(Protocol):
     """What the shell needs of the node and the job stage."""
 
     def push_cluster(self, events: Iterable[Event]) -> None:
-        """``job``, ``topology`` and ``clock`` events of the jobs topic, read whole by every worker."""
+        """``job``, ``topology`` and ``clock`` events of the jobs topic."""
 
     def set_frontier(self, jobs_unix_ns: int | None) -> None:
         """Release nothing later than this: how far the jobs topic was read. ``None``: no limit."""
@@ -59,12 +59,17 @@ class IncidentStage(Protocol):
     def push(self, envelope: Envelope) -> None:
         """An envelope of a node or job stage."""
 
-    def push_cluster(self, events: Iterable[Event]) -> None: ...
+    def push_cluster(self, events: Iterable[Event]) -> None:
+        """As ``Stage``."""
 
-    def set_frontier(self, jobs_unix_ns: int | None) -> None: ...
+    def set_frontier(self, jobs_unix_ns: int | None) -> None:
+        """As ``Stage``."""
 
-    def advance(self) -> list[Incident]: ...
+    def advance(self) -> list[Incident]:
+        """The incidents that changed in the seconds that all sources have passed."""
 
-    def snapshot(self) -> bytes: ...
+    def snapshot(self) -> bytes:
+        """As ``Stage``."""
 
-    def restore(self, state: bytes) -> None: ...
+    def restore(self, state: bytes) -> None:
+        """As ``Stage``."""
