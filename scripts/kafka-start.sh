@@ -47,8 +47,9 @@ fetch_jars() {
   need mvn
   rm -rf "$libs.part"
   echo "fetching Kafka's jars (45 MB, once)" >&2
-  mvn -q -B -ntp -Dstyle.color=never -f "$here/kafka/pom.xml" \
-    dependency:copy-dependencies -DoutputDirectory="$libs.part" >&2
+  local said
+  said=$(mvn -q -B -ntp -f "$here/kafka/pom.xml" dependency:copy-dependencies -DoutputDirectory="$libs.part" 2>&1) ||
+    { echo "$said" >&2; die "Maven could not fetch Kafka's jars"; }
   cp "$here/kafka/pom.xml" "$libs.part/fetched-by.xml"
   rm -rf "$libs"
   mv "$libs.part" "$libs"  # whole or not at all: a broken download is not taken for a broker
