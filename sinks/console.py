@@ -7,10 +7,12 @@ from rich.text import Text
 
 from stethoscope.schemas.findings import NS
 from stethoscope.schemas.incidents import Incident, is_page
-from stethoscope.sinks.text import duration_text, listed, place_text, utc_text
+from stethoscope.schemas.labels import clean_text
+from stethoscope.sinks.text import duration_text, listed, place_text, utc_text, value_text
 
 STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
 MAX_ACTIONS = 3
+MAX_PROOF_CHARS = 120
 MAX_WIDTH = 160  # lines longer than this are hard to follow
 
 
@@ -39,11 +41,11 @@ def _order(incident: Incident) -> tuple[int, str]:
 
 def _table(incidents: list[Incident], width: int) -> Table:
     table = Table(box=box.ROUNDED, show_lines=True, width=width, header_style="bold")
-    table.add_column("What was wrong", ratio=5, overflow="fold")
-    table.add_column("Where", ratio=4, overflow="fold")
+    table.add_column("What was wrong", ratio=7, overflow="fold")
+    table.add_column("Where", ratio=5, overflow="fold")
     table.add_column("Since (UTC)", width=14)
     table.add_column("Sure", justify="right", width=5)
-    table.add_column("What to do next", ratio=7, overflow="fold")
+    table.add_column("What to do next", ratio=8, overflow="fold")
     for incident in incidents:
         table.add_row(
             _what(incident),
@@ -60,11 +62,21 @@ def _what(incident: Incident) -> Text:
     text.append(incident.severity.upper(), STYLES[incident.severity])
     text.append(f" {incident.alertname}\n", "dim")
     text.append(incident.title)
+    if proof := _proof(incident):
+        text.append(f"\n{proof}", "italic dim")
     if incident.recurrence > 1:
         text.append(f"\n{incident.recurrence} times in 30 days", "dim")
     if incident.merged_into is not None:
         text.append(f"\npart of {incident.merged_into}", "dim")
     return text
+
+
+def _proof(incident: Incident) -> str:
+    """The first number or line that proves it."""
+    first = next(iter(incident.findings.first), None)
+    if first is None:
+        return ""
+    return clean_text(first.evidence.strip() or value_text(first), MAX_PROOF_CHARS)
 
 
 def _where(incident: Incident) -> Text:
@@ -84,7 +96,7 @@ def _since(incident: Incident) -> Text:
     if incident.ended_unix_ns is None or incident.state == "open":
         return text.append("still open", "bold")
     lasted_secs = (incident.ended_unix_ns - incident.started_unix_ns) / NS
-    return text.append(f"for {duration_text(lasted_secs)}", "dim")
+    return text.append(f"for {duration_text(lasted_secs)}" if lasted_secs >= 1 else "ended", "dim")
 
 
 def _next(incident: Incident) -> Table | Text:

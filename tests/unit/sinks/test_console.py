@@ -2,11 +2,12 @@ import io
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
-from stethoscope.schemas.findings import NS, Subject
-from stethoscope.schemas.incidents import Incident
+from stethoscope.schemas.findings import NS, Finding, Subject
+from stethoscope.schemas.incidents import FindingSummary, Incident
 from stethoscope.sinks.console import render
 
 MakeIncident = Callable[..., Incident]
@@ -73,6 +74,25 @@ def test_titles_are_text_not_markup_and_the_oldest_is_first(lost: Incident, slow
     assert text.index("StepTimeRegression") < text.index("GpuLost")
     assert "for 1 min 15 s" in text
     assert "3 times in 30 days" in text
+
+
+@pytest.mark.parametrize(
+    ("evidence", "proof"),
+    [("Xid 79, fallen off the bus", "Xid 79, fallen off the bus"), ("", "91.5 against 85 celsius")],
+)
+def test_the_first_proof_is_shown(make_incident: MakeIncident, evidence: str, proof: str) -> None:
+    place = Subject(node="node01")
+    hot = Finding("f", "d", "c", place, T0, T0, value=91.5, threshold=85, unit="celsius")
+    first = [replace(hot, evidence=evidence), replace(hot, evidence="another")]
+    text = shown([make_incident(findings=FindingSummary({"c": 2}, first))], width=160)
+    assert proof in text
+    assert "another" not in text
+
+
+def test_a_moment_has_no_duration(make_incident: MakeIncident) -> None:
+    text = shown([make_incident(state="resolved", ended_unix_ns=T0)])
+    assert "ended" in text
+    assert "0 s" not in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 300])
