@@ -25,6 +25,7 @@ from stethoscope.schemas.config import (
     Timing,
 )
 from stethoscope.schemas.incidents import Severity
+from stethoscope.schemas.metrics import registry
 from stethoscope.schemas.strict_yaml import Document, Key, did_you_mean, read_document
 
 _Entry: TypeAlias = dict[str, object]
@@ -120,7 +121,12 @@ def _detector(
 ) -> AnyDetectorConfig:
     config_type = DETECTORS[str(entry["kind"])].config
     base: _Entry = {} if default is None else msgspec.to_builtins(default)
-    return cast("AnyDetectorConfig", document.convert(config_type, base | entry, at))
+    config = cast("AnyDetectorConfig", document.convert(config_type, base | entry, at))
+    for key, known in (("metric", registry()), ("cause", cause_catalogue())):
+        name = getattr(config, key, None)
+        if name is not None and name not in known:
+            raise document.error((*at, key), f"no such {key}: {name!r}", did_you_mean(name, known))
+    return config
 
 
 def _kind(config: DetectorConfig) -> str:

@@ -34,6 +34,12 @@ BAD = {
     "unknown-detector": (2, "'threshhold'", "did you mean threshold?"),
     "unknown-detector-key": (3, "detectors[0].for_second", "did you mean for_secs?"),
     "unknown-key": (4, "kafka.partions", "did you mean partitions?"),
+    "unknown-detector-cause": (
+        5,
+        "no such cause: 'gpu_overheated'",
+        "did you mean gpu_overheating?",
+    ),
+    "unknown-metric": (4, "no such metric: 'memory_temp'", "did you mean memory_temp_celsius?"),
     "unknown-mode": (3, "detectors[0].mode: 'observ'", "did you mean observe?"),
     "unknown-severity": (2, "severity.job_hang: 'critcal'", "did you mean critical?"),
     "wrong-type": (5, "alertmanager.resend_secs: 'soon'", "expected a number"),
