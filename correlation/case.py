@@ -72,7 +72,8 @@ def open_case(finding: Finding, severity: Severity, recurrence: int) -> Case:
 def add(case: Case, finding: Finding, severity: Severity, moment: bool) -> None:
     """Put a finding into a case; its severity may rise, never fall."""
     case.seen_ns = max(case.seen_ns, finding.observed_unix_ns)
-    case.started_ns = min(case.started_ns, finding.started_unix_ns)
+    if finding.cause == case.cause:  # a symptom may be dated back by a timeout's length
+        case.started_ns = min(case.started_ns, finding.started_unix_ns)
     case.by_cause[finding.cause] = case.by_cause.get(finding.cause, 0) + 1
     case.raw_events += finding.raw_events
     if len(case.first) < FIRST_FINDINGS:

@@ -8,24 +8,30 @@ from stethoscope.detectors.conditions import Condition, to_finding
 from stethoscope.detectors.job_context import JobContext
 from stethoscope.detectors.job_moments import quoted, rank_of_mark
 from stethoscope.schemas.config import DetectorConfig
-from stethoscope.schemas.findings import Finding, Subject
+from stethoscope.schemas.findings import NS, Finding, Subject
 from stethoscope.schemas.views import Mark
 
 _GPU = re.compile(r"\bGPU (\d+)\b")
 
 
 class CudaOomConfig(DetectorConfig, frozen=True, tag="cuda_oom", kw_only=True):
-    """No settings of its own."""
+    """``caught_secs``: steps that go on within it show that the program caught the error."""
+
+    caught_secs: float = 2.0
 
 
 class CudaOomState(Struct):
-    """Jobs whose first out-of-memory was said. Bound: jobs running."""
+    """Jobs whose first out-of-memory was said, and first lines that wait. Bound: jobs running."""
 
     said: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, Mark] = field(default_factory=dict)
 
 
 class CudaOom:
-    """PyTorch's out-of-memory message, in its spellings of 1.x, 2.x and 2.5; one finding a job."""
+    """PyTorch's out-of-memory message, in its spellings of 1.x, 2.x and 2.5; one finding a job.
+
+    A program that catches it and steps on (a smaller batch, say) is recorded as ``info``.
+    """
 
     def __init__(self, config: CudaOomConfig) -> None:
         self.config = config
@@ -34,25 +40,38 @@ class CudaOom:
     def update(self, job: JobContext, now_ns: int) -> list[Finding]:
         """Read the tick's lines."""
         marks = job.fresh_marks("oom")
-        if not marks or job.key in self.state.said:
+        if marks and job.key not in self.state.said:
+            self.state.waiting.setdefault(job.key, marks[0])
+        first = self.state.waiting.get(job.key)
+        if first is None:
             return []
-        self.state.said[job.key] = now_ns
-        first = marks[0]
+        caught = (job.last_step_ns() or 0) > first.time_unix_ns + NS // 10
+        if not caught and now_ns - first.time_unix_ns < self.config.caught_secs * NS:
+            return []
+        return [self._say(job, first, now_ns, caught=caught)]
+
+    def close(self, job: JobContext, now_ns: int) -> list[Finding]:
+        """The job ended."""
+        first = self.state.waiting.get(job.key)
+        findings = [self._say(job, first, now_ns, caught=False)] if first else []
+        self.state.said.pop(job.key, None)
+        return findings
+
+    def _say(self, job: JobContext, first: Mark, now_ns: int, *, caught: bool) -> Finding:
+        del self.state.waiting[job.key]
+        if not caught:  # one that was caught says nothing of the next
+            self.state.said[job.key] = now_ns
         condition = Condition(
             cause="cuda_oom",
             subject=_subject(job, first),
             onset_unix_ns=first.time_unix_ns,
-            score=1.0,
-            evidence=quoted(first),
+            score=None if caught else 1.0,
+            evidence=quoted(first) + ("; the steps go on" if caught else ""),
             moment=True,
-            raw_events=sum(m.count for m in marks),
+            severity="info" if caught else None,
+            raw_events=sum(m.count for m in job.marks if m.mark == "oom"),
         )
-        return [to_finding(self.config, condition, now_ns)]
-
-    def close(self, job: JobContext, now_ns: int) -> list[Finding]:
-        """The job ended."""
-        self.state.said.pop(job.key, None)
-        return []
+        return to_finding(self.config, condition, now_ns)
 
 
 def _subject(job: JobContext, mark: Mark) -> Subject:

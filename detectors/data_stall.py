@@ -13,6 +13,7 @@ from stethoscope.schemas.views import Step
 
 MAX_TYPICAL = 200
 HABIT_SECS = 60
+SETTLED_SECS = 10.0
 
 
 class DataStallConfig(DetectorConfig, frozen=True, tag="data_stall", kw_only=True):
@@ -142,7 +143,7 @@ class DataStall:
         from_ns = max(state.first_ns or began_ns, began_ns - HABIT_SECS * NS)
         span_secs = (began_ns - from_ns) / NS
         before = sum(s.lost_secs for s in state.stalls if from_ns < s.time_unix_ns < began_ns)
-        return span_secs < 5.0 or before / span_secs > 0.5 * lost
+        return span_secs < SETTLED_SECS or before / span_secs > 0.5 * lost
 
     def _gpus_idle(self, job: JobContext, now_ns: int, lost: float) -> bool:
         """Whether the GPUs computed less meanwhile; an evaluation keeps them at work."""

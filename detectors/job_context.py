@@ -158,6 +158,17 @@ class JobContext(Struct):
         rows = [s % RECENT_SECS for s in range(last - secs + 1, last + 1)]
         return nan_mean(self.recent[rows])
 
+    def latest(self, now_ns: int, secs: int) -> Floats:
+        """``float64[gpus, metrics]``: the newest value of the last ``secs`` seconds."""
+        last = now_ns // NS
+        newest: Floats = self.recent[last % RECENT_SECS]
+        for second in range(last - 1, last - secs, -1):
+            unknown = np.isnan(newest)
+            if not unknown.any():
+                break
+            newest = np.where(unknown, self.recent[second % RECENT_SECS], newest)
+        return newest
+
     def second(self, now_ns: int) -> Floats:
         """``float64[gpus, metrics]`` of the tick's own second."""
         latest: Floats = self.recent[(now_ns // NS) % RECENT_SECS]

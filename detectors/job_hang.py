@@ -1,6 +1,7 @@
 """A running job that has stopped making progress."""
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, Latch, LatchState
@@ -8,6 +9,7 @@ from stethoscope.detectors.job_context import (
     DRAM,
     NVLINK,
     PCIE,
+    POWER,
     SM,
     TENSOR,
     UTIL,
@@ -16,33 +18,34 @@ from stethoscope.detectors.job_context import (
     JobContext,
 )
 from stethoscope.schemas.config import DetectorConfig
-from stethoscope.schemas.findings import NS, Finding, Subject, Suspect
+from stethoscope.schemas.findings import NS, Finding, Suspect
 
+LOOK_BACK_SECS = 20
+Bools = npt.NDArray[np.bool_]
 _COLLECTIVE = ("nccl_p2p", "nccl_shm", "nccl_net_ib", "nccl_socket")
 
 
 class JobHangConfig(DetectorConfig, frozen=True, tag="job_hang", kw_only=True):
     """No step, and GPUs that only wait.
 
-    ``spin_secs``: some GPUs spin in a collective and none computes, this long without a break.
-    ``idle_secs``: a job that stepped before, and all its GPUs idle. Both are kept below a minute,
-    since each minute of a large job costs hours of GPUs, and both grow to ``pause_factor`` times
-    the longest pause that the job came back from. ``checkpoint_secs``: while a checkpoint that
-    began has not ended (writing takes minutes for large models).
+    ``wait_secs``: some GPUs spin in a collective (or, in a job that stepped before, all idle) and
+    none computes, this long without a break. Below a minute, since each minute of a large job
+    costs hours of GPUs; it grows to ``pause_factor`` times the longest pause that the job came back
+    from. ``checkpoint_secs``: while a checkpoint that began has not ended (large models take
+    minutes). ``silent_secs``: no step for so long, whatever the GPUs do.
     """
 
     keep_firing_secs: float = 5.0
-    spin_secs: float = 45.0
-    idle_secs: float = 55.0
+    wait_secs: float = 55.0
     pause_factor: float = 3.0
     checkpoint_secs: float = 600.0
+    silent_secs: float = 1200.0
 
 
 class JobHangState(Struct):
-    """One job: since when its GPUs spin or idle, and its longest pause so far."""
+    """One job: since when no GPU works, its longest pause so far, and an open checkpoint."""
 
-    spin_ns: int | None = None
-    idle_ns: int | None = None
+    still_ns: int | None = None
     longest_secs: float = 0.0
     saving_ns: int | None = None
     latch: LatchState = field(default_factory=LatchState)
@@ -83,33 +86,42 @@ class JobHang:
             state.saving_ns = None
 
     def _condition(self, state: JobHangState, job: JobContext, now_ns: int) -> Condition | None:
-        second = job.second(now_ns)
-        if np.isnan(second[:, UTIL]).all():
+        lately = job.latest(now_ns, LOOK_BACK_SECS)
+        if np.isnan(lately[:, UTIL]).all():
             return None  # no telemetry is another fault's business
-        working = at_work(second)
-        spinning = (second[:, UTIL] > 0.9) & ~working
+        working = at_work(lately, job.healthy)
         if job.new_steps or working.any():
-            self._progress(state, job, now_ns)
+            if state.still_ns is not None and job.step_count:
+                state.longest_secs = max(state.longest_secs, (now_ns - state.still_ns) / NS)
+            state.still_ns = None
+            return self._silent(job, now_ns)
+        state.still_ns = state.still_ns or now_ns
+        spinning = lately[:, UTIL] > 0.9
+        if not self._is_telling(job, spinning):
             return None
-        if spinning.any():
-            if not (job.step_count or not spinning.all() or job.marks_since(0, *_COLLECTIVE)):
-                return None  # one kernel that runs for ever may be what this job is for
-            state.idle_ns = None
-            state.spin_ns = state.spin_ns or now_ns
-            since_ns, limit_secs = state.spin_ns, self.config.spin_secs
-        else:
-            state.spin_ns = None
-            state.idle_ns = state.idle_ns or now_ns
-            since_ns, limit_secs = state.idle_ns, self.config.idle_secs
-            if job.step_count < 10 or self._host_works(job):
-                return None
-        return self._judge(state, job, now_ns, since_ns, limit_secs, spinning)
+        limit_secs = self._limit_secs(state, job)
+        waited_secs = (now_ns - state.still_ns) / NS
+        if waited_secs < limit_secs:
+            return None
+        idle = [g for g, spins in zip(job.gpus, spinning, strict=True) if not spins]
+        return _condition(job, state.still_ns, waited_secs, limit_secs, idle, lately)
 
-    def _progress(self, state: JobHangState, job: JobContext, now_ns: int) -> None:
-        for since_ns in (state.spin_ns, state.idle_ns):
-            if since_ns is not None and job.step_count:
-                state.longest_secs = max(state.longest_secs, (now_ns - since_ns) / NS)
-        state.spin_ns = state.idle_ns = None
+    def _is_telling(self, job: JobContext, spinning: Bools) -> bool:
+        """Whether stillness means something: a job may begin, compile, or be one endless kernel."""
+        if spinning.any():
+            known = job.step_count > 0 or bool(job.marks_since(0, *_COLLECTIVE))
+            return known or not spinning.all()
+        return job.step_count >= 10 and not self._host_works(job)
+
+    def _limit_secs(self, state: JobHangState, job: JobContext) -> float:
+        limit_secs = max(
+            self.config.wait_secs,
+            self.config.pause_factor * state.longest_secs,
+            5 * (job.pace_secs or 0.0),
+        )
+        if state.saving_ns is not None:
+            return max(limit_secs, self.config.checkpoint_secs)
+        return limit_secs
 
     def _host_works(self, job: JobContext) -> bool:
         """Whether the hosts compute more than in health: compiling, preprocessing."""
@@ -119,60 +131,76 @@ class JobHang:
                 return True
         return False
 
-    def _judge(
-        self,
-        state: JobHangState,
-        job: JobContext,
-        now_ns: int,
-        since_ns: int,
-        limit_secs: float,
-        spinning: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
-    ) -> Condition | None:
-        limit_secs = max(limit_secs, self.config.pause_factor * state.longest_secs)
-        if state.saving_ns is not None:
-            limit_secs = max(limit_secs, self.config.checkpoint_secs)
-        pace_secs = 5 * (job.pace_secs or 0.0)
-        waited_secs = (now_ns - since_ns) / NS
-        if waited_secs < max(limit_secs, pace_secs):
+    def _silent(self, job: JobContext, now_ns: int) -> Condition | None:
+        """GPUs that work without a step for very long: an endless loop, not an evaluation."""
+        last_ns = job.last_step_ns()
+        if last_ns is None or job.step_count < 10:
             return None
-        idle = [g for g, spins in zip(job.gpus, spinning, strict=True) if not spins]
-        subject = job.subject()
-        if spinning.any() and 0 < len(idle) <= max(1, len(job.gpus) // 8):
-            subject = job.gpu_subject(idle[0])
+        limit_secs = max(self.config.silent_secs, 50 * (job.pace_secs or 0.0))
+        waited_secs = (now_ns - last_ns) / NS
+        if waited_secs < limit_secs:
+            return None
+        evidence = f"no step for {waited_secs:.0f} s, though GPUs compute"
         return Condition(
             cause="job_hang",
-            subject=subject,
-            onset_unix_ns=since_ns,
+            subject=job.subject(),
+            onset_unix_ns=last_ns,
             value=waited_secs,
             threshold=limit_secs,
             unit="seconds without progress",
             score=waited_secs / limit_secs,
-            evidence=_evidence(job, waited_secs, job.second(now_ns), idle, bool(spinning.any())),
-            suspects=[_suspect(job, gpu) for gpu in idle[:8]] if spinning.any() else [],
+            evidence=evidence,
         )
 
 
-def at_work(second: Floats) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def at_work(lately: Floats, healthy: Floats) -> Bools:
     """``bool[gpus]``: whether a GPU computes or moves data, rather than idles or spins.
 
     A rank that spins in a collective on an H200 reads SM active 0.01 to 0.18, no tensor or memory
-    work, and no traffic; idle links of PCIe read 3 MB/s.
+    work, and no traffic; idle links of PCIe read 3 MB/s. Where the driver gives no activity, a
+    busy GPU that draws less than 0.4 of its healthy power spins.
     """
-    moves = (second[:, NVLINK] > 1e8) | (second[:, PCIE] > 3e7) | (second[:, DRAM] > 0.02)
-    blind = np.isnan(second[:, SM]) & (second[:, UTIL] > 0.05)
-    return (second[:, TENSOR] > 0.01) | (second[:, SM] > 0.3) | moves | blind
+    moves = (lately[:, NVLINK] > 1e8) | (lately[:, PCIE] > 3e7) | (lately[:, DRAM] > 0.02)
+    draws = ~(lately[:, POWER] < 0.4 * healthy[:, POWER])
+    blind = np.isnan(lately[:, SM]) & (lately[:, UTIL] > 0.05) & draws
+    working: Bools = (lately[:, TENSOR] > 0.01) | (lately[:, SM] > 0.3) | moves | blind
+    return working
+
+
+def _condition(
+    job: JobContext,
+    since_ns: int,
+    waited_secs: float,
+    limit_secs: float,
+    idle: list[Gpu],
+    lately: Floats,
+) -> Condition:
+    spins = len(idle) < len(job.gpus)
+    subject = job.subject()
+    if spins and 0 < len(idle) <= max(1, len(job.gpus) // 8):
+        subject = job.gpu_subject(idle[0])
+    return Condition(
+        cause="job_hang",
+        subject=subject,
+        onset_unix_ns=since_ns,
+        value=waited_secs,
+        threshold=limit_secs,
+        unit="seconds without progress",
+        score=waited_secs / limit_secs,
+        evidence=_evidence(job, waited_secs, lately, idle, spins),
+        suspects=[_suspect(job, gpu) for gpu in idle[:8]] if spins else [],
+    )
 
 
 def _suspect(job: JobContext, gpu: Gpu) -> Suspect:
-    subject: Subject = job.gpu_subject(gpu)
-    return Suspect(subject, "idle while its peers wait in a collective")
+    return Suspect(job.gpu_subject(gpu), "idle while its peers wait in a collective")
 
 
-def _evidence(job: JobContext, secs: float, second: Floats, idle: list[Gpu], spinning: bool) -> str:
+def _evidence(job: JobContext, secs: float, lately: Floats, idle: list[Gpu], spinning: bool) -> str:
     if not spinning:
         return f"no step and all {len(job.gpus)} GPUs idle for {secs:.0f} s"
     waiting = len(job.gpus) - len(idle)
-    sm = float(np.nanmax(second[:, SM])) if not np.isnan(second[:, SM]).all() else 0.0
+    sm = float(np.nan_to_num(lately[:, SM]).max())
     return (
         f"no step for {secs:.0f} s; {waiting} of {len(job.gpus)} GPUs spin"
         f" (utilisation 1.0, SMs {sm:.0%} active, no tensor work)"

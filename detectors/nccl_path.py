@@ -5,7 +5,7 @@ import re
 from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, to_finding
-from stethoscope.detectors.job_context import NVLINK, JobContext, nan_mean
+from stethoscope.detectors.job_context import NVLINK, JobContext
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import Finding
 from stethoscope.schemas.views import Mark
@@ -24,10 +24,14 @@ class NcclPathConfig(DetectorConfig, frozen=True, tag="nccl_path", kw_only=True)
 
 
 class NcclPathState(Struct):
-    """Jobs that were told of (bound: those running), and whether IB channels were ever seen."""
+    """Jobs that were told of (bound: those running), and what was seen to work before.
+
+    ``nvlink_nodes``: nodes whose GPUs moved data over NVLink. Bound: nodes.
+    """
 
     said: dict[str, int] = field(default_factory=dict)
     seen_ib: bool = False
+    nvlink_nodes: dict[str, int] = field(default_factory=dict)
 
 
 class NcclPath:
@@ -45,6 +49,7 @@ class NcclPath:
         """Read the tick's channel lines; one finding a job."""
         if job.fresh_marks("nccl_net_ib"):
             self.state.seen_ib = True
+        self._learn_nvlink(job, now_ns)
         if job.key in self.state.said:
             return []
         for mark in job.fresh_marks("nccl_socket", "nccl_shm"):
@@ -67,17 +72,20 @@ class NcclPath:
             ends = nodes.get(int(match[1])), nodes.get(int(match[2]))
             one_node = one_node or (ends[0] is not None and ends[0] == ends[1])
         if mark.mark == "nccl_shm":
-            has_nvlink = one_node and self._nvlink_was_used(job)
-            return "host memory between GPUs that NVLink joins" if has_nvlink else None
+            joined = one_node and set(job.nodes()) <= set(self.state.nvlink_nodes)
+            return "host memory between GPUs that NVLink joins" if joined else None
         if one_node:
             return "sockets between GPUs of one node"
         expected = self.state.seen_ib if self.config.expect_ib is None else self.config.expect_ib
         return "sockets where InfiniBand was expected" if expected else None
 
-    def _nvlink_was_used(self, job: JobContext) -> bool:
-        if not job.healthy_secs:
-            return False
-        return bool(nan_mean(job.healthy[:, NVLINK]) > 1e9)
+    def _learn_nvlink(self, job: JobContext, now_ns: int) -> None:
+        if not job.gpus or set(job.nodes()) <= set(self.state.nvlink_nodes):
+            return
+        moved = job.second(now_ns)[:, NVLINK] > 1e9
+        for gpu, moves in zip(job.gpus, moved, strict=True):
+            if moves:
+                self.state.nvlink_nodes[gpu.node] = now_ns
 
     def _condition(self, job: JobContext, mark: Mark, why: str) -> Condition:
         lines = sum(m.count for m in job.fresh_marks("nccl_socket", "nccl_shm"))

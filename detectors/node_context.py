@@ -27,6 +27,7 @@ class NodeContext(Struct):
     cluster: str
     node: str
     rack: str | None = None
+    heard_ns: int = 0
     gpus: dict[str, Subject] = field(default_factory=dict)
     devices: dict[str, float] = field(default_factory=dict)
 

@@ -27,6 +27,7 @@ from stethoscope.detectors.node_context import NodeContext
 from stethoscope.detectors.orphan_process import OrphanProcess, OrphanProcessConfig
 from stethoscope.detectors.rank_lost import RankLost, RankLostConfig
 from stethoscope.detectors.step_time import StepTime, StepTimeConfig
+from stethoscope.detectors.telemetry_degraded import TelemetryDegraded, TelemetryDegradedConfig
 from stethoscope.detectors.threshold import Threshold, ThresholdConfig
 from stethoscope.detectors.xid import Xid, XidConfig
 from stethoscope.schemas.config import DetectorConfig
@@ -65,7 +66,7 @@ class Entry(NamedTuple):
 
     config: type[DetectorConfig]
     detector: type
-    reads: Literal["samples", "lines", "scrapes", "nodes", "jobs", "ended_jobs"]
+    reads: Literal["samples", "lines", "scrapes", "blindness", "nodes", "jobs", "ended_jobs"]
 
 
 DETECTORS: dict[str, Entry] = {
@@ -73,6 +74,7 @@ DETECTORS: dict[str, Entry] = {
     "counter_rise": Entry(CounterRiseConfig, CounterRise, "samples"),
     "gpu_throttled": Entry(GpuThrottledConfig, GpuThrottled, "samples"),
     "gpu_lost": Entry(GpuLostConfig, GpuLost, "scrapes"),
+    "telemetry_degraded": Entry(TelemetryDegradedConfig, TelemetryDegraded, "blindness"),
     "agent_silent": Entry(AgentSilentConfig, AgentSilent, "nodes"),
     "xid": Entry(XidConfig, Xid, "lines"),
     "host_oom": Entry(HostOomConfig, HostOom, "lines"),
@@ -96,6 +98,7 @@ AnyDetectorConfig: TypeAlias = (
     | CounterRiseConfig
     | GpuThrottledConfig
     | GpuLostConfig
+    | TelemetryDegradedConfig
     | AgentSilentConfig
     | XidConfig
     | HostOomConfig
@@ -159,6 +162,7 @@ def default_detectors() -> list[AnyDetectorConfig]:
         ),
         GpuThrottledConfig(),
         GpuLostConfig(),
+        TelemetryDegradedConfig(),
         AgentSilentConfig(),
         XidConfig(),
         HostOomConfig(),

@@ -20,9 +20,9 @@ from stethoscope.detectors.job_context import (
 )
 from stethoscope.schemas.findings import NS, Subject
 
-# The culprit computes at least this much more than the median of its peers, each against its own
-# healthy past: half of the 2x that a peer's equal share would give at a slowdown of 1.5.
-BUSIER_RATIO = 1.3
+# Peers that wait compute 1/slowdown of their healthy share, the culprit its whole share or more: so
+# it stands out by the slowdown itself. Six tenths of that leave room for what else is uneven.
+BUSIER_SHARE = 0.6
 # An idle culprit: this much less of its time busy than its peers, each against its own past.
 IDLER_SHARE = 0.3
 CPU_BUSY_RATIO = 0.85
@@ -49,8 +49,8 @@ def own_processes(job: JobContext, i: int) -> int:
     return max(ranks, 0 if np.isnan(healthy) else round(float(healthy)))
 
 
-def explain(job: JobContext, onset_ns: int, now_ns: int) -> tuple[str, Subject, str]:
-    """(cause, subject, reason) of a slow job; the job itself where nothing points further."""
+def explain(job: JobContext, ratio: float, onset_ns: int, now_ns: int) -> tuple[str, Subject, str]:
+    """(cause, subject, reason) of a job ``ratio`` times slower; the job if nothing stands out."""
     foreign = strangers(job, now_ns)
     if foreign:
         gpu, count, own = foreign[0]
@@ -59,7 +59,7 @@ def explain(job: JobContext, onset_ns: int, now_ns: int) -> tuple[str, Subject, 
     secs = max(3, min(15, (now_ns - onset_ns) // NS))
     lately = job.window(now_ns, secs)
     starved = _starved_host(job)
-    culprit = _culprit(job, lately)
+    culprit = _culprit(job, ratio, lately)
     if culprit is not None and (starved is None or culprit[2]):
         return "straggler", job.gpu_subject(culprit[0]), culprit[1]
     if starved is not None:
@@ -100,15 +100,16 @@ def _starved_host(job: JobContext) -> tuple[str, float, float] | None:
     return None
 
 
-def _culprit(job: JobContext, lately: Floats) -> tuple[Gpu, str, bool] | None:
+def _culprit(job: JobContext, ratio: float, lately: Floats) -> tuple[Gpu, str, bool] | None:
     """(GPU, reason, sure) of the one that the others wait for."""
     if len(job.gpus) < 2 or job.healthy_secs < 5:
         return None
-    busier = _busier(job, lately)
+    busier = _busier(job, ratio, lately)
     return busier if busier is not None else _idler(job, lately)
 
 
-def _busier(job: JobContext, lately: Floats) -> tuple[Gpu, str, bool] | None:
+def _busier(job: JobContext, ratio: float, lately: Floats) -> tuple[Gpu, str, bool] | None:
+    limit = 1.0 + BUSIER_SHARE * min(1.0, max(0.2, ratio - 1.0))
     for metric, name in ((TENSOR, "tensor cores"), (SM, "SMs")):
         healthy = job.healthy[:, metric]
         if not (healthy > 0.02).all() or np.isnan(lately[:, metric]).any():
@@ -117,7 +118,7 @@ def _busier(job: JobContext, lately: Floats) -> tuple[Gpu, str, bool] | None:
         top = int(relative.argmax())
         others = np.delete(relative, top)
         middle = float(np.median(others))
-        if middle <= 0 or relative[top] / middle < BUSIER_RATIO or relative[top] < 0.75:
+        if middle <= 0 or relative[top] / middle < limit or relative[top] < 0.75:
             continue
         reason = (
             f"{name} of GPU {job.gpus[top].index} {lately[top, metric]:.0%} active"

@@ -201,7 +201,7 @@ class StepTime:
         if held and held[0].finding:
             onset_ns = held[0].finding.started_unix_ns
         recent = [t.secs for t in state.window]
-        cause, subject, why = explain(job, onset_ns, state.window[-1].time_unix_ns)
+        cause, subject, why = explain(job, ratio, onset_ns, state.window[-1].time_unix_ns)
         return Condition(
             cause=cause,
             subject=subject,

@@ -144,6 +144,7 @@ class NodeStage:
     ) -> None:
         """Sort one node's second by what reads it; lists are appended to."""
         node = self._node(events[0].cluster, name)
+        node.heard_ns = max(node.heard_ns, events[-1].time_unix_ns)
         logs = LogSecond()
         scrapes: list[Sample] = []
         for event in events:
@@ -152,6 +153,8 @@ class NodeStage:
                 self._scraped[name] = event.time_unix_ns
                 if sample is not None:
                     scrapes.append(sample)
+                    for blindness in self._detectors.blindness:
+                        findings += blindness.run("scrape", name, sample[2])
             elif isinstance(event, NodeEvent):
                 hosts.append(self._samples.host(event, node))
                 views += host_views(self._placement, event, second_ns)
@@ -180,7 +183,7 @@ class NodeStage:
 
     def _tick(self, second_ns: int) -> list[Finding]:
         findings: list[Finding] = []
-        for scrape in self._detectors.scrapes:
+        for scrape in (*self._detectors.scrapes, *self._detectors.blindness):
             for name, scraped_ns in sorted(self._scraped.items()):
                 node = self._nodes[name]
                 findings += scrape.run("update", node, scraped_ns, second_ns)

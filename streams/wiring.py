@@ -49,6 +49,7 @@ class Detectors:
         self.samples: list[Guarded] = []
         self.lines: list[Guarded] = []
         self.scrapes: list[Guarded] = []
+        self.blindness: list[Guarded] = []
         self.nodes: list[Guarded] = []
         self.jobs: list[Guarded] = []
         self.ended_jobs: list[Guarded] = []
@@ -66,6 +67,7 @@ class Detectors:
             *self.samples,
             *self.lines,
             *self.scrapes,
+            *self.blindness,
             *self.nodes,
             *self.jobs,
             *self.ended_jobs,
