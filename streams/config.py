@@ -122,11 +122,26 @@ def _detector(
     config_type = DETECTORS[str(entry["kind"])].config
     base: _Entry = {} if default is None else msgspec.to_builtins(default)
     config = cast("AnyDetectorConfig", document.convert(config_type, base | entry, at))
+    _check_names(document, config, at)
+    return config
+
+
+def _check_names(document: Document, config: DetectorConfig, at: tuple[Key, ...]) -> None:
+    """Metric and cause exist, and the detector looks where the metric lives."""
     for key, known in (("metric", registry()), ("cause", cause_catalogue())):
         name = getattr(config, key, None)
         if name is not None and name not in known:
             raise document.error((*at, key), f"no such {key}: {name!r}", did_you_mean(name, known))
-    return config
+    metric = registry().get(getattr(config, "metric", ""))
+    scope = getattr(config, "scope", None) or getattr(
+        DETECTORS[_kind(config)].detector, "scope", ""
+    )
+    if metric is not None and metric.scope != scope:
+        what = f"{metric.name} is a metric of scope {metric.scope}, this detector looks at {scope}"
+        remedy = (
+            f"set scope: {metric.scope}" if hasattr(config, "scope") else f"name one of {scope}"
+        )
+        raise document.error((*at, "metric"), what, remedy)
 
 
 def _kind(config: DetectorConfig) -> str:

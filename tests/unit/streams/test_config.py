@@ -24,6 +24,7 @@ BAD = {
     "list-expected": (2, "kafka.brokers", "expected a list"),
     "missing-detector-key": (2, "detectors[0]", "add cause"),
     "missing-kind": (2, "detectors[0]", "add kind"),
+    "metric-of-another-scope": (4, "is a metric of scope host", "set scope: host"),
     "not-a-mapping": (1, "not a mapping", "see docs/configuration.md"),
     "not-yaml": (3, "not YAML", "check the spelling"),
     "out-of-range": (2, "kafka.partitions: 0", "expected a whole number >= 1"),
