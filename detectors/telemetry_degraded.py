@@ -42,9 +42,9 @@ class TelemetryDegraded:
 
     def scrape(self, node: str, values: Floats) -> list[Finding]:
         """Note what one node's scrape (``float64[gpus, metrics]``) lacks of what it gave before."""
-        present = (~np.isnan(values)).any(axis=0).astype(np.float64)
-        seen = self.state.seen.get(node)
-        seen = present if seen is None else np.maximum(seen, present)
+        present: Floats = np.where(np.isnan(values).all(axis=0), 0.0, 1.0)
+        before = self.state.seen.get(node)
+        seen: Floats = present if before is None else np.maximum(before, present)
         self.state.seen[node] = seen
         known = int(seen.sum())
         self.state.missing[node] = (known - int((seen * present).sum()), known)
