@@ -102,8 +102,18 @@ class SlurmCluster:
         return self.run("sbatch", "--parsable", output, *options, str(path)).strip()
 
     def stop(self) -> None:
+        if "controller" in self._daemons:
+            self._cancel_all()
         for name in reversed(list(self._daemons)):
             self._end(name)
+
+    def _cancel_all(self) -> None:
+        """What still runs would outlive its daemons."""
+        running = self.run("squeue", "-h", "-o", "%A").split()
+        if running:
+            self.run("scancel", "--signal=KILL", *running)
+            self.run("scancel", *running)
+            _wait(lambda: not self.run("squeue", "-h"), "empty queue", self.folder)
 
     def _start_munge(self) -> None:
         folder = self.folder / "munge"
