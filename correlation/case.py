@@ -161,11 +161,11 @@ def title(case: Case) -> str:
     if root.ib_device:
         where.append(f"port {root.ib_device}/{root.ib_port or 1}")
     if root.node:
-        where.append(f"{'of' if where else 'on'} {root.node}")
+        where.append(f"of {root.node}" if where else root.node)
     elif case.nodes:
-        where.append(f"on {len(case.nodes)} nodes")
+        where.append(f"{len(case.nodes)} nodes")
     if root.rank is not None:
         where.append(f"(rank {root.rank})")
     jobs = f", job {', '.join(case.jobs[:3])}" if case.jobs else ""
     more = f" and {len(case.jobs) - 3} more" if len(case.jobs) > 3 else ""
-    return f"{case.cause.replace('_', ' ')} {' '.join(where)}{jobs}{more}"
+    return f"{cause_catalogue()[case.cause].meaning}: {' '.join(where)}{jobs}{more}"

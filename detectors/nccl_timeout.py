@@ -32,6 +32,7 @@ class NcclTimeoutState(Struct):
     enqueued: dict[int, int] = field(default_factory=dict)
     reported: dict[int, int] = field(default_factory=dict)
     first: Mark | None = None
+    proof: Mark | None = None
     lines: int = 0
     ran_secs: float | None = None
     said_seq: int | None = None
@@ -71,6 +72,8 @@ class NcclTimeout:
         if mark.time_unix_ns - state.said_ns < 600 * NS:
             return  # the same fault's later lines: aborts and tracebacks repeat the report
         state.first = state.first or mark
+        if state.proof is None and "Watchdog caught" in mark.text:
+            state.proof = mark
         state.lines += mark.count
         if mark.rank is not None:
             state.reported[mark.rank] = state.reported.get(mark.rank, 0) + 1
@@ -84,7 +87,8 @@ class NcclTimeout:
     ) -> list[Finding]:
         subject, suspects = self._suspects(state, job)
         onset_ns = first.time_unix_ns - int((state.ran_secs or 0.0) * NS)
-        seq = _SEQ.search(first.text)
+        proof = state.proof or first
+        seq = _SEQ.search(proof.text)
         condition = Condition(
             cause="nccl_timeout",
             subject=subject,
@@ -92,13 +96,13 @@ class NcclTimeout:
             value=state.ran_secs,
             unit="seconds",
             score=1.0,
-            evidence=(f"collective {seq[1] or seq[2]}: " if seq else "") + quoted(first),
+            evidence=(f"collective {seq[1] or seq[2]}: " if seq else "") + quoted(proof),
             moment=True,
             raw_events=state.lines,
             suspects=suspects,
         )
         state.said_ns = first.time_unix_ns
-        state.first, state.lines = None, 0
+        state.first, state.proof, state.lines = None, None, 0
         state.reported.clear()
         state.enqueued.clear()
         return [to_finding(self.config, condition, now_ns)]

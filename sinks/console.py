@@ -1,7 +1,8 @@
 """Incidents as a table for a person: what, where, since when, how sure, what to do next."""
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -13,6 +14,7 @@ from stethoscope.sinks.text import duration_text, listed, place_text, utc_text, 
 STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
 MAX_ACTIONS = 3
 MAX_PROOF_CHARS = 120
+MIN_TABLE_WIDTH = 110  # below that the columns are too narrow to read
 MAX_WIDTH = 160  # lines longer than this are hard to follow
 
 
@@ -31,7 +33,11 @@ def render(
     pages = [incident for incident in incidents if is_page(incident)]
     shown = sorted(incidents if show_info else pages, key=_order)
     if shown:
-        console.print(_table(shown, min(console.width, MAX_WIDTH)))
+        if console.width < MIN_TABLE_WIDTH:
+            for incident in shown:
+                console.print(_card(incident))
+        else:
+            console.print(_table(shown, min(console.width, MAX_WIDTH)))
     console.print(_summary(incidents, pages, raw_events_total, show_info))
 
 
@@ -57,6 +63,18 @@ def _table(incidents: list[Incident], width: int) -> Table:
     return table
 
 
+def _card(incident: Incident) -> Group:
+    """The same facts under each other, for a narrow terminal."""
+    head = Text()
+    head.append(incident.severity.upper(), STYLES[incident.severity])
+    head.append(f" {incident.alertname}", "bold")
+    since = " ".join(_since(incident).plain.split("\n"))
+    facts = f"{place_text(incident.root)} · {since} · {incident.confidence:.0%} sure"
+    lines = [incident.title, *([proof] if (proof := _proof(incident)) else [])]
+    body = Text("\n".join([facts, *lines]))
+    return Group(head, Padding(body, (0, 0, 0, 2)), Padding(_next(incident), (0, 0, 1, 2)))
+
+
 def _what(incident: Incident) -> Text:
     text = Text()
     text.append(incident.severity.upper(), STYLES[incident.severity])
@@ -72,7 +90,9 @@ def _what(incident: Incident) -> Text:
 
 
 def _proof(incident: Incident) -> str:
-    """The first number or line that proves it."""
+    """The number or line that proves it: what speaks for the root, else the first finding."""
+    if incident.suspects and incident.suspects[0].reason.strip():
+        return clean_text(incident.suspects[0].reason.strip(), MAX_PROOF_CHARS)
     first = next(iter(incident.findings.first), None)
     if first is None:
         return ""
