@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from stethoscope.cli.agent import agent
+from stethoscope.cli.bench import bench_app
 from stethoscope.cli.config import config_app
 from stethoscope.cli.demo import demo
 from stethoscope.cli.doctor import doctor
@@ -43,6 +44,7 @@ def root(
 
 
 app.command()(agent)
+app.add_typer(bench_app)
 app.add_typer(topics_app)
 app.command()(worker)
 app.command()(replay)

@@ -173,13 +173,19 @@ class HeartbeatEvent(_NodeEvent, frozen=True, tag="heartbeat", kw_only=True):
 
 
 class BenchEvent(_NodeEvent, frozen=True, tag="bench", kw_only=True):
-    """The result of one benchmark run."""
+    """The result of one benchmark run.
+
+    ``results``: verdicts by test (``pass``, ``fail``, ``warn``, ``skip``); ``values``: other
+    numbers, the unit in their names.
+    """
 
     test: str
     job_id: str | None = None
     world_size: int | None = None
     rows: list[BenchRow] = field(default_factory=list)
     versions: dict[str, str | None] = field(default_factory=dict)
+    results: dict[str, str] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
 
 
 class JobEvent(_Event, frozen=True, tag="job", kw_only=True):
