@@ -86,6 +86,8 @@ class Latch:
         held.last_unix_ns = now_ns
         if held.finding or now_ns - held.first_unix_ns < self._config.for_secs * NS:
             return []
+        onset_ns = min(condition.onset_unix_ns, held.first_unix_ns)
+        condition = structs.replace(condition, onset_unix_ns=onset_ns)
         held.finding = to_finding(self._config, condition, now_ns)
         return [held.finding]
 

@@ -8,6 +8,9 @@ from stethoscope.detectors.fleet import Batch, Floats, grown
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import Finding
 
+# A counter that was set to zero does not come back to nine tenths within one sample.
+JITTER_RATIO = 0.9
+
 
 class CounterRiseConfig(DetectorConfig, frozen=True, tag="counter_rise", kw_only=True):
     """``metric`` rising by ``min_rise`` or more between two samples is ``cause``, at once."""
@@ -27,7 +30,8 @@ class CounterRise:
     """A rise of an error counter is a moment of its own.
 
     The first value is history, not a rise. A value smaller than before is a reset: what it shows
-    since is the rise, never a wrap. Missing samples change nothing.
+    since is the rise, never a wrap; but a dip of less than a tenth is jitter and nobody's reset.
+    Missing samples change nothing.
     """
 
     scope = "gpu"
@@ -38,10 +42,11 @@ class CounterRise:
 
     def update(self, batch: Batch) -> list[Finding]:
         """One finding a row that rose."""
-        size = int(batch.rows.max()) + 1
+        size = int(batch.rows.max(initial=-1)) + 1
         self.state.last = np.asarray(grown(self.state.last, size, np.nan), dtype=np.float64)
         now, last = batch.column(self.config.metric), self.state.last[batch.rows]
-        known = ~np.isnan(now)
+        jitter = (now < last) & (now > JITTER_RATIO * last)
+        known = ~np.isnan(now) & ~jitter
         rise = np.where(now < last, now, now - last)
         rose = known & ~np.isnan(last) & (rise >= self.config.min_rise)
         self.state.last[batch.rows[known]] = now[known]

@@ -42,7 +42,7 @@ class GpuLost:
             if now_ns - seen_ns > forget_ns:
                 del node.devices[pci]
             elif seen_ns < scraped_ns:
-                conditions.append(self._missing(node, pci, int(seen_ns)))
+                conditions.append(self._missing(node, pci, seen_ns))
         state = self.state.nodes.setdefault(node.node, LatchState())
         return self._latch.update(state, conditions, now_ns)
 

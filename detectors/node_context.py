@@ -22,14 +22,17 @@ def pci_key(address: str) -> str:
 
 
 class NodeContext(Struct):
-    """One node as its events describe it. Bound: one entry a GPU or port ever seen."""
+    """One node as its events describe it. Bound: one entry a GPU or port ever seen.
+
+    ``devices``: when each GPU was last in a scrape, nanoseconds since 1970.
+    """
 
     cluster: str
     node: str
     rack: str | None = None
     heard_ns: int = 0
     gpus: dict[str, Subject] = field(default_factory=dict)
-    devices: dict[str, float] = field(default_factory=dict)
+    devices: dict[str, int] = field(default_factory=dict)
 
     def subject(self) -> Subject:
         """The node itself."""

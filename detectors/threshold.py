@@ -57,7 +57,7 @@ class Threshold:
         """Findings that begin or end with this batch."""
         state = self.state
         values = batch.column(self.config.metric) * self._sign
-        if not state.said and not (values > self._limit).any():
+        if not len(values) or (not state.said and not (values > self._limit).any()):
             calm = batch.rows[values <= self._clear]
             state.bad_since[calm[calm < len(state.bad_since)]] = np.nan
             return []
@@ -75,7 +75,7 @@ class Threshold:
         since = state.bad_since[rows]
         since = np.where(over & np.isnan(since), times, since)
         begins = over & (times - since >= self.config.for_secs * NS)
-        good = np.where(under, state.good_since[rows], np.nan)
+        good = np.where(under | np.isnan(values), state.good_since[rows], np.nan)
         good = np.where(under & np.isnan(good), times, good)
         ends = under & (times - good >= self.config.keep_firing_secs * NS)
         said = np.array([int(row) in state.said for row in rows], dtype=bool)

@@ -14,10 +14,13 @@ from stethoscope.schemas.xid import Xid as XidEntry
 from stethoscope.schemas.xid import xid_catalogue
 
 # Only the address and the code are always there; a MIG instance may stand inside the parentheses.
-_XID = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\):\s*(\d+)(.*)")
+_XID = re.compile(r"\bXid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\):\s*(\d+)(.*)")
 _SXID = re.compile(r"(nvidia-nvswitch\d+): SXid \((?:PCI:)?[^)]*\):\s*(\d+),\s*(.*)")
 _PROCESS = re.compile(r"pid='?(\d+)'?(?:, name=([^,]+))?")
 _OFF_THE_BUS = re.compile(r"GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]+): GPU has fallen off the bus")
+# Without an Xid the driver says it in three records; only the first names the GPU.
+_NAMED = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]+)")
+_NOT_RESPONDING = re.compile(r"fallen off the bus and is not responding")
 _NONFATAL = re.compile(r"\bNon-?fatal\b", re.IGNORECASE)
 _CAUSED_BY = re.compile(r"caused by previous Xid (\d+)")
 
@@ -32,7 +35,12 @@ class XidConfig(DetectorConfig, frozen=True, tag="xid", kw_only=True):
 
 
 class XidState(Struct):
-    """Nothing is remembered: repeats fold in correlation."""
+    """The GPU that the driver named last, by node; repeats fold in correlation.
+
+    Bound: one address a node.
+    """
+
+    named: dict[str, str] = field(default_factory=dict)
 
 
 class Xid:
@@ -54,6 +62,10 @@ class Xid:
             return self._sxid(line, node, match)
         if match := _OFF_THE_BUS.search(text):
             return [self._lost(line, node, match[1])]
+        if match := _NAMED.search(text):
+            self.state.named[node.node] = match[1]
+        elif _NOT_RESPONDING.search(text) and (pci := self.state.named.pop(node.node, None)):
+            return [self._lost(line, node, pci)]
         return []
 
     def _xid(self, line: LogEvent, node: NodeContext, match: "re.Match[str]") -> Finding:
@@ -102,6 +114,7 @@ class Xid:
             onset_unix_ns=line.time_unix_ns,
             value=float(code),
             unit="sxid",
+            score=1.0 if fatal else None,
             evidence=f"SXid {code} on {match[1]}: {rest[:300]}",
             moment=True,
             severity="critical" if fatal else "info",
