@@ -70,7 +70,9 @@ class Unit:
             await self._take(message)
 
     def begin(self) -> None:
-        """Reading (again) begins at ``next_offsets``."""
+        """Reading (again) begins at ``next_offsets``; placement is known as far as it was read."""
+        self._frontier_ns = self.jobs_unix_ns
+        self._stage.set_frontier(self._frontier_ns)
 
     async def take_jobs(self, batch: JobsBatch) -> None:
         """Messages of the jobs topic, as (offset, events); those known are passed over."""
@@ -180,6 +182,7 @@ class NodeUnit(Unit):
 
     def begin(self) -> None:
         """As in ``Unit``."""
+        super().begin()
         self.merge.begin(self.next_offsets)
 
     async def take(self, message: Received) -> None:

@@ -165,6 +165,12 @@ def test_a_job_from_the_future_does_not_open_the_frontier() -> None:
     assert stage.frontier == [100 * NS]
 
 
+def test_nothing_is_released_before_the_jobs_topic_was_looked_at() -> None:
+    unit, stage, _ = _unit()
+    unit.begin()
+    assert stage.frontier == [0]
+
+
 def test_a_silent_jobs_topic_holds_nothing_back() -> None:
     unit, stage, _ = _unit()
     asyncio.run(unit.take_jobs([(0, [_job(70)])]))
