@@ -17,11 +17,13 @@ FORBIDDEN = {
         r"https?://[\w./-]*(?:pypi\.|pythonhosted|proxy\.golang|repo1?\.maven|npmjs|deb\.debian)"
         r"|https?://[\w./-]+\.(?:whl|tar\.gz|tgz|zip|jar|deb)\b"
     ),
+    "checkout path": re.compile(r"(?<![\w.])/wor" + r"k/(?:main|shared|repo)"),
     "shared folder": re.compile(r"\.\./shar" + r"ed/"),
 }
 # Captured output of real programs, kept byte for byte.
 RECORDED = ("tests/data/", "replay/recordings/")
-MAY_NAME_SHARED = ("tests/", "benchmarks/")
+# Tests hold sample paths of made-up machines, and may look for data beside the checkout.
+IN_TESTS = {"machine path": ("tests/",), "shared folder": ("tests/", "benchmarks/")}
 
 
 def tracked() -> list[str]:
@@ -45,8 +47,7 @@ def test_tracked_files_name_no_machine_and_no_registry(what: str) -> None:
     found = [
         f"{name}: {hit[0]}"
         for name in tracked()
-        if not name.startswith(RECORDED)
-        and not (what == "shared folder" and name.startswith(MAY_NAME_SHARED))
+        if not name.startswith((*RECORDED, *IN_TESTS.get(what, ())))
         for hit in FORBIDDEN[what].finditer(text_of(name))
     ]
     assert not found
@@ -56,6 +57,7 @@ def test_tracked_files_name_no_machine_and_no_registry(what: str) -> None:
     ("what", "bad"),
     [
         ("machine path", "see /home" + "/alice/x"),
+        ("checkout path", "see /wor" + "k/main/x"),
         ("download address", "https://files.python" + "hosted.org/x"),
         ("download address", "https://example.com/a" + ".whl"),
         ("shared folder", "../shar" + "ed/data"),
