@@ -10,10 +10,11 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from stethoscope.schemas.events import JobEvent, Process
 from stethoscope.schemas.findings import NS, Subject
+from stethoscope.schemas.job_states import ended_ns
 from stethoscope.schemas.views import GpuView, HostView, LogView, Mark, Step
 
 # What job detectors look at, in this order along the last axis of ``JobContext.recent``.
@@ -34,22 +35,6 @@ RECENT_SECS = 60
 LEARN_LAG_SECS = 8
 MAX_STEPS = 1000
 MAX_MARKS = 400
-ENDED = frozenset(
-    [
-        "COMPLETED",
-        "FAILED",
-        "CANCELLED",
-        "TIMEOUT",
-        "PREEMPTED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "BOOT_FAIL",
-        "DEADLINE",
-        "REVOKED",
-    ]
-)
-BAD_ENDS = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
-
 Floats = npt.NDArray[np.float64]
 
 
@@ -67,7 +52,7 @@ class JobContext(Struct):
 
     ``recent[s % 60, g, m]`` is second ``s`` of GPU ``g``; ``healthy[g, m]`` the slow mean of the
     seconds in which the job stepped undisturbed, ``healthy_secs`` of them. Bounds: 1,000 steps,
-    400 marks, 60 s of GPU samples.
+    400 marks and those of the newest second, 60 s of GPU samples.
     """
 
     key: str
@@ -85,6 +70,7 @@ class JobContext(Struct):
     step_count: int = 0
     marks: list[Mark] = field(default_factory=list)
     new_marks: int = 0
+    fabrics: dict[str, list[str]] = field(default_factory=dict)
     host: dict[str, dict[str, float | None]] = field(default_factory=dict)
     processes: dict[str, list[Process]] = field(default_factory=dict)
     recent: Floats = field(default_factory=lambda: np.empty((RECENT_SECS, 0, len(JOB_METRICS))))
@@ -186,7 +172,20 @@ def nan_mean(values: Floats) -> Floats:
 
 def place(context: JobContext, event: JobEvent) -> None:
     """Take over what a ``job`` event says: state, and GPUs with their ranks."""
-    context.event = event
+    before, context.event = context.event, event
+    context.ended_ns = ended_ns(event)
+    if not event.gpus:
+        return
+    gpus = _placed(event)
+    if before is None or before.gpus != event.gpus:
+        _settle_on(context, gpus)
+    elif before.ranks != event.ranks:
+        known = zip(context.gpus, gpus, strict=True)
+        context.gpus = [structs.replace(old, rank=new.rank) for old, new in known]
+
+
+def _placed(event: JobEvent) -> list[Gpu]:
+    """The event's GPUs in its order; one named by its UUID gets its index when it is seen."""
     gpus: list[Gpu] = []
     for node, devices in event.gpus.items():
         ranks = event.ranks.get(node, [])
@@ -197,12 +196,7 @@ def place(context: JobContext, event: JobEvent) -> None:
             index = device if isinstance(device, int) else position
             uuid = device if isinstance(device, str) else None
             gpus.append(Gpu(node, index, uuid, ranks[position] if paired else None))
-    if gpus and [(g.node, g.index) for g in gpus] != [(g.node, g.index) for g in context.gpus]:
-        _settle_on(context, gpus)
-    if event.state in ENDED:
-        context.ended_ns = event.end_unix_ns or event.time_unix_ns
-    else:
-        context.ended_ns = None
+    return gpus
 
 
 def _settle_on(context: JobContext, gpus: list[Gpu]) -> None:
@@ -230,8 +224,9 @@ def _discover(context: JobContext, view: GpuView) -> None:
 
 
 def begin_second(context: JobContext, now_ns: int) -> None:
-    """Forget the second that the ring's slot held, and what was fresh."""
+    """Forget the second that the ring's slot held, what was fresh, and the oldest marks."""
     context.new_steps = context.new_marks = 0
+    del context.marks[:-MAX_MARKS]
     if len(context.gpus):
         context.recent[(now_ns // NS) % RECENT_SECS] = np.nan
 
@@ -239,17 +234,20 @@ def begin_second(context: JobContext, now_ns: int) -> None:
 def take_gpus(context: JobContext, view: GpuView, now_ns: int) -> None:
     """Put a node's GPU second into the ring."""
     _discover(context, view)
-    position = context.positions.get(view.node, {})
-    at = [position.get(index) for index in view.indices]
-    columns = [view.metrics.get(name) or [None] * len(at) for name in JOB_METRICS]
-    values = np.array(columns, dtype=np.float64).T
-    mine = [j for j, i in enumerate(at) if i is not None]
-    rows = [i for i in at if i is not None]
-    context.recent[(now_ns // NS) % RECENT_SECS, rows] = values[mine]
-    for i, j in zip(rows, mine, strict=True):
+    by_uuid = {(g.node, g.uuid): i for i, g in enumerate(context.gpus) if g.uuid is not None}
+    by_index = {(g.node, g.index): i for i, g in enumerate(context.gpus)}
+    slot = context.recent[(now_ns // NS) % RECENT_SECS]
+    for j, (index, uuid) in enumerate(zip(view.indices, view.uuids, strict=True)):
+        i = by_uuid.get((view.node, uuid), by_index.get((view.node, index)))
+        if i is None:
+            continue
         gpu = context.gpus[i]
-        if gpu.uuid != view.uuids[j]:
-            context.gpus[i] = Gpu(gpu.node, gpu.index, view.uuids[j], gpu.rank)
+        if (gpu.uuid, gpu.index) != (uuid, index):
+            context.gpus[i] = Gpu(gpu.node, index, uuid, gpu.rank)
+        for m, name in enumerate(JOB_METRICS):
+            value = view.metrics.get(name)
+            if value is not None and value[j] is not None:
+                slot[i, m] = value[j]
 
 
 def take_host(context: JobContext, view: HostView) -> None:
@@ -274,8 +272,6 @@ def take_log(context: JobContext, view: LogView) -> None:
             _append_step(context, step)
     context.marks.extend(view.marks)
     context.new_marks += len(view.marks)
-    del context.marks[:-MAX_MARKS]
-    context.new_marks = min(context.new_marks, len(context.marks))
 
 
 def _order(source: tuple[str, int | None]) -> tuple[float, str]:

@@ -5,9 +5,10 @@ import re
 from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, to_finding
-from stethoscope.detectors.job_context import BAD_ENDS, JobContext
+from stethoscope.detectors.job_context import JobContext
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding
+from stethoscope.schemas.job_states import BAD_ENDS, state_word
 from stethoscope.schemas.views import Mark
 
 # What the launcher and the runtime raise about others; the user's own exception is another one.
@@ -46,7 +47,7 @@ class JobFailed:
     def close(self, job: JobContext, now_ns: int) -> list[Finding]:
         """The job ended."""
         event = job.event
-        if event is None or event.state not in BAD_ENDS or job.ended_ns is None:
+        if event is None or state_word(event) not in BAD_ENDS or job.ended_ns is None:
             return []
         raised = self._exception(job, job.ended_ns)
         condition = Condition(

@@ -5,7 +5,7 @@ import re
 from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, to_finding
-from stethoscope.detectors.job_context import NVLINK, JobContext
+from stethoscope.detectors.job_context import JobContext
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import Finding
 from stethoscope.schemas.views import Mark
@@ -16,22 +16,17 @@ _CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[[^\]]*\] -> (\d+)\[[^\]]*\
 class NcclPathConfig(DetectorConfig, frozen=True, tag="nccl_path", kw_only=True):
     """Sockets between ranks of one node are always wrong; across nodes where ``expect_ib``.
 
-    ``expect_ib``: the cluster's nodes talk over InfiniBand or RoCE. ``None`` learns it: once any
-    job's channels ran over NET/IB, sockets between nodes are a fallback.
+    ``expect_ib``: the cluster's nodes talk over InfiniBand or RoCE. ``None`` learns it: where every
+    node of the job has an active port, sockets between them are a fallback.
     """
 
     expect_ib: bool | None = None
 
 
 class NcclPathState(Struct):
-    """Jobs that were told of (bound: those running), and what was seen to work before.
-
-    ``nvlink_nodes``: nodes whose GPUs moved data over NVLink. Bound: nodes.
-    """
+    """Jobs that were told of. Bound: those running."""
 
     said: dict[str, int] = field(default_factory=dict)
-    seen_ib: bool = False
-    nvlink_nodes: dict[str, int] = field(default_factory=dict)
 
 
 class NcclPath:
@@ -47,9 +42,6 @@ class NcclPath:
 
     def update(self, job: JobContext, now_ns: int) -> list[Finding]:
         """Read the tick's channel lines; one finding a job."""
-        if job.fresh_marks("nccl_net_ib"):
-            self.state.seen_ib = True
-        self._learn_nvlink(job, now_ns)
         if job.key in self.state.said:
             return []
         for mark in job.fresh_marks("nccl_socket", "nccl_shm"):
@@ -72,20 +64,12 @@ class NcclPath:
             ends = nodes.get(int(match[1])), nodes.get(int(match[2]))
             one_node = one_node or (ends[0] is not None and ends[0] == ends[1])
         if mark.mark == "nccl_shm":
-            joined = one_node and set(job.nodes()) <= set(self.state.nvlink_nodes)
+            joined = one_node and _have(job, "nvlink")
             return "host memory between GPUs that NVLink joins" if joined else None
         if one_node:
             return "sockets between GPUs of one node"
-        expected = self.state.seen_ib if self.config.expect_ib is None else self.config.expect_ib
+        expected = _have(job, "ib") if self.config.expect_ib is None else self.config.expect_ib
         return "sockets where InfiniBand was expected" if expected else None
-
-    def _learn_nvlink(self, job: JobContext, now_ns: int) -> None:
-        if not job.gpus or set(job.nodes()) <= set(self.state.nvlink_nodes):
-            return
-        moved = job.second(now_ns)[:, NVLINK] > 1e9
-        for gpu, moves in zip(job.gpus, moved, strict=True):
-            if moves:
-                self.state.nvlink_nodes[gpu.node] = now_ns
 
     def _condition(self, job: JobContext, mark: Mark, why: str) -> Condition:
         lines = sum(m.count for m in job.fresh_marks("nccl_socket", "nccl_shm"))
@@ -98,3 +82,9 @@ class NcclPath:
             moment=True,
             raw_events=lines,
         )
+
+
+def _have(job: JobContext, fabric: str) -> bool:
+    """Whether every node of the job was seen to have it."""
+    nodes = job.nodes()
+    return bool(nodes) and all(fabric in job.fabrics.get(node, []) for node in nodes)

@@ -31,8 +31,15 @@ class NodeContext(Struct):
     node: str
     rack: str | None = None
     heard_ns: int = 0
+    fabrics: list[str] = field(default_factory=list)
     gpus: dict[str, Subject] = field(default_factory=dict)
     devices: dict[str, int] = field(default_factory=dict)
+
+    def works(self, fabric: str) -> None:
+        """Remember that ``nvlink`` or ``ib`` was seen to work here."""
+        if fabric not in self.fabrics:
+            self.fabrics.append(fabric)
+            self.fabrics.sort()
 
     def subject(self) -> Subject:
         """The node itself."""

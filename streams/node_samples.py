@@ -8,6 +8,7 @@ from stethoscope.schemas.events import Device, GpuEvent, NodeEvent
 from stethoscope.schemas.findings import Subject
 from stethoscope.streams.intake import Counts, Reject
 
+NVLINK_WORKS_BYTES_PER_SEC = 1e9  # far above what idle links count, far below any use
 Sample = tuple[Ints, int, Floats]
 
 
@@ -24,6 +25,7 @@ class Samples:
         self._counts = counts
         self._rejects = rejects
         self._layouts: dict[tuple[str, tuple[str, ...]], tuple[Ints, Ints]] = {}
+        self._nvlink = self.gpus.columns.index["nvlink_tx_bytes_per_sec"]
         self._known: dict[str, tuple[list[Device], Ints, list[str]]] = {}
         self._refused: set[tuple[str, str]] = set()
 
@@ -42,7 +44,10 @@ class Samples:
         if len(sources):
             whole = np.array([table[s] for s in sources.tolist()], dtype=np.float64)
             values[:, columns] = whole.T
-        return rows, event.time_unix_ns, self._in_range(self.gpus, values)
+        values = self._in_range(self.gpus, values)
+        if (values[:, self._nvlink] > NVLINK_WORKS_BYTES_PER_SEC).any():
+            node.works("nvlink")
+        return rows, event.time_unix_ns, values
 
     def host(self, event: NodeEvent, node: NodeContext) -> Sample:
         """A host's metrics as one row."""

@@ -12,6 +12,7 @@ from stethoscope.schemas.events import (
     AnyNodeEvent,
     Event,
     GpuEvent,
+    IbEvent,
     JobEvent,
     LogEvent,
     NodeEvent,
@@ -158,10 +159,13 @@ class NodeStage:
             elif isinstance(event, NodeEvent):
                 hosts.append(self._samples.host(event, node))
                 views += host_views(self._placement, event, second_ns)
+            elif isinstance(event, IbEvent):
+                if any(p.state.upper().endswith("ACTIVE") for p in event.ports):
+                    node.works("ib")
             elif isinstance(event, LogEvent):
                 findings += self._line(event, node, logs)
         gpus += scrapes
-        views += gpu_views(self._placement, self._samples.gpus, name, scrapes, second_ns)
+        views += gpu_views(self._placement, self._samples.gpus, node, scrapes, second_ns)
         views += logs.views(name, second_ns)
 
     def _line(self, event: LogEvent, node: NodeContext, logs: LogSecond) -> list[Finding]:

@@ -6,6 +6,7 @@ from stethoscope.correlation.placement import Placement
 from stethoscope.detectors.fleet import Floats, Table
 from stethoscope.detectors.job_context import JOB_METRICS
 from stethoscope.detectors.marks import mark_of, rank_of
+from stethoscope.detectors.node_context import NodeContext
 from stethoscope.detectors.trainlog import parse_step
 from stethoscope.schemas.events import LogEvent, NodeEvent
 from stethoscope.schemas.views import GpuView, HostView, LogView, Mark, Step, View
@@ -74,10 +75,10 @@ class LogSecond:
 
 
 def gpu_views(
-    placement: Placement, table: Table, node: str, samples: list[Sample], second_ns: int
+    placement: Placement, table: Table, node: NodeContext, samples: list[Sample], second_ns: int
 ) -> list[View]:
     """The second's mean of each running job's GPUs on the node."""
-    keys = placement.running_on(node)
+    keys = placement.running_on(node.node)
     if not keys or not samples:
         return []
     rows, values = samples[-1][0], samples[-1][2]
@@ -86,7 +87,7 @@ def gpu_views(
     subjects = [table.subjects[row] for row in rows.tolist()]
     views: list[View] = []
     for key in keys:
-        devices = placement.jobs[key].gpus.get(node)
+        devices = placement.jobs[key].gpus.get(node.node)
         mine = [
             i
             for i, s in enumerate(subjects)
@@ -97,8 +98,9 @@ def gpu_views(
         views.append(
             GpuView(
                 job=key,
-                node=node,
+                node=node.node,
                 second_unix_ns=second_ns,
+                fabrics=node.fabrics,
                 indices=[subjects[i].gpu_index or 0 for i in mine],
                 uuids=[subjects[i].gpu_uuid or "" for i in mine],
                 metrics={
