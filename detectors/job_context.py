@@ -71,6 +71,7 @@ class JobContext(Struct):
     marks: list[Mark] = field(default_factory=list)
     new_marks: int = 0
     fabrics: dict[str, list[str]] = field(default_factory=dict)
+    gpu_model: str = ""
     host: dict[str, dict[str, float | None]] = field(default_factory=dict)
     processes: dict[str, list[Process]] = field(default_factory=dict)
     recent: Floats = field(default_factory=lambda: np.empty((RECENT_SECS, 0, len(JOB_METRICS))))
@@ -234,6 +235,8 @@ def begin_second(context: JobContext, now_ns: int) -> None:
 def take_gpus(context: JobContext, view: GpuView, now_ns: int) -> None:
     """Put a node's GPU second into the ring."""
     _discover(context, view)
+    context.fabrics[view.node] = view.fabrics
+    context.gpu_model = view.model or context.gpu_model
     by_uuid = {(g.node, g.uuid): i for i, g in enumerate(context.gpus) if g.uuid is not None}
     by_index = {(g.node, g.index): i for i, g in enumerate(context.gpus)}
     slot = context.recent[(now_ns // NS) % RECENT_SECS]

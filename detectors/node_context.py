@@ -31,6 +31,7 @@ class NodeContext(Struct):
     node: str
     rack: str | None = None
     heard_ns: int = 0
+    gpu_model: str = ""
     fabrics: list[str] = field(default_factory=list)
     gpus: dict[str, Subject] = field(default_factory=dict)
     devices: dict[str, int] = field(default_factory=dict)

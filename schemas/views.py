@@ -19,14 +19,15 @@ class _View(Struct, frozen=True, tag_field="view", kw_only=True, omit_defaults=T
 class GpuView(_View, frozen=True, tag="gpu", kw_only=True):
     """A second of the GPUs that a job has on one node.
 
-    ``metrics[name][i]`` is the mean over the second's samples of ``uuids[i]``, absent where missing.
-    ``fabrics``: what was seen to work on the node: ``nvlink`` (data moved), ``ib`` (an active port).
+    ``metrics[name][i]`` is the mean over the second's samples of ``uuids[i]``, absent if missing.
+    ``fabrics``: what was seen to work on the node: ``nvlink`` (data moved), ``ib`` (active port).
     """
 
     indices: list[int]
     uuids: list[str]
     metrics: dict[str, list[float | None]]
     fabrics: list[str] = field(default_factory=list)
+    model: str = ""
 
 
 class HostView(_View, frozen=True, tag="host", kw_only=True):

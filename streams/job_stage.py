@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct, structs
 
-from stethoscope.correlation.placement import Placement, ended_ns
+from stethoscope.correlation.placement import Placement
 from stethoscope.detectors.job_context import (
     JobContext,
     begin_second,
@@ -17,19 +17,26 @@ from stethoscope.detectors.job_context import (
 )
 from stethoscope.schemas.events import Event, JobEvent
 from stethoscope.schemas.findings import NS, Finding
+from stethoscope.schemas.job_states import ended_ns
 from stethoscope.schemas.views import Envelope, GpuView, HostView, View
 from stethoscope.streams.cluster_events import ClusterEvents, ClusterEventsState
+from stethoscope.streams.matching import accepts
 from stethoscope.streams.sources import Sources, SourcesState
 from stethoscope.streams.state_codec import decode_state, encode_state
-from stethoscope.streams.wiring import Detectors
+from stethoscope.streams.wiring import Detectors, Guarded
 
 # The scheduler may say that a job ended before its last lines come: wait that long for them.
 LAST_LINES_SECS = 3
 WATCH_ENDED_SECS = 600
+SILENT_SECS = 3600
 
 
 class JobStageState(Struct):
-    """Everything a restart needs. Bound: running jobs and those that ended ten minutes ago."""
+    """Everything a restart needs.
+
+    Bound: running jobs, those that ended ten minutes ago, and those that only a log named within
+    the hour.
+    """
 
     sources: SourcesState
     cluster: ClusterEventsState
@@ -88,7 +95,10 @@ class JobStage:
         return findings
 
     def _place(self, event: JobEvent, second_ns: int) -> None:
+        before = self._placement.key_of(event.cluster, event.job_id)
         key = self._placement.apply(event)
+        if before != key and before in self._jobs:
+            self._replace(self._jobs[before], second_ns)
         if key is None:
             return
         placed = self._placement.jobs[key]
@@ -98,6 +108,14 @@ class JobStage:
             start_ns = placed.start_unix_ns or placed.time_unix_ns
             self._jobs[key] = JobContext(key, placed.cluster, placed.job_id, start_ns)
         place(self._jobs[key], placed)
+
+    def _replace(self, job: JobContext, second_ns: int) -> None:
+        """Another run took its place, or what only a log had named now has a placement."""
+        placed = self._placement.jobs.get(job.key)
+        if placed is None:
+            job.ended_ns = second_ns
+        else:
+            place(job, placed)
 
     def _take(self, view: View, second_ns: int) -> None:
         job = self._jobs.get(view.job)
@@ -119,17 +137,19 @@ class JobStage:
         findings: list[Finding] = []
         if job.key not in self._closed:
             for detector in self._detectors.jobs:
-                findings += detector.run("update", job, second_ns)
+                findings += _run(detector, "update", job, second_ns)
             learn_healthy(job, second_ns)
+        if job.ended_ns is None and job.event is None and _is_quiet(job, second_ns):
+            job.ended_ns = second_ns
         if job.ended_ns is None:
             return findings
         ended_secs = (second_ns - job.ended_ns) / NS
         if job.key not in self._closed and ended_secs >= LAST_LINES_SECS:
             self._closed.add(job.key)
             for detector in self._detectors.jobs:
-                findings += _ended_by(detector.run("close", job, second_ns), job)
+                findings += _ended_by(_run(detector, "close", job, second_ns), job)
         for detector in self._detectors.ended_jobs:
-            findings += detector.run("after", job, second_ns)
+            findings += _run(detector, "after", job, second_ns)
         left = any(p.job_id == job.job_id for ps in job.processes.values() for p in ps)
         if ended_secs > WATCH_ENDED_SECS and not left:
             findings += self._forget(job, second_ns)
@@ -138,7 +158,7 @@ class JobStage:
     def _forget(self, job: JobContext, second_ns: int) -> list[Finding]:
         findings: list[Finding] = []
         for detector in self._detectors.ended_jobs:
-            findings += detector.run("forget", job, second_ns)
+            findings += _run(detector, "forget", job, second_ns)
         del self._jobs[job.key]
         self._closed.discard(job.key)
         self._placement.prune(second_ns)
@@ -170,6 +190,12 @@ class JobStage:
         self._detectors.load(known.detectors)
 
 
+def _is_quiet(job: JobContext, second_ns: int) -> bool:
+    """Whether a job that only a log names, so that nobody will say its end, fell silent."""
+    heard_ns = [job.first_seen_ns, *(s[-1].time_unix_ns for s in (job.steps, job.marks) if s)]
+    return second_ns - max(heard_ns) > SILENT_SECS * NS
+
+
 def _ended_by(findings: list[Finding], job: JobContext) -> list[Finding]:
     """Levels end with their job at the latest, though its last lines were waited for."""
     return [
@@ -178,3 +204,12 @@ def _ended_by(findings: list[Finding], job: JobContext) -> list[Finding]:
         else f
         for f in findings
     ]
+
+
+def _run(detector: Guarded, verb: str, job: JobContext, second_ns: int) -> list[Finding]:
+    """The detector's findings, where its ``match`` means this job."""
+    if detector.match is not None:
+        jobs = [job.event] if job.event else []
+        if not accepts(detector.match, job.nodes(), [job.gpu_model], jobs):
+            return []
+    return detector.run(verb, job, second_ns)

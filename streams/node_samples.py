@@ -34,6 +34,7 @@ class Samples:
         if not event.devices:
             return None
         rows = self._gpu_rows(event, node)
+        node.gpu_model = event.devices[0].model or node.gpu_model
         values = np.full((len(rows), len(self.gpus.columns)), np.nan)
         names = tuple(event.metrics)
         columns, sources = self._layout(self.gpus, event.node, names)

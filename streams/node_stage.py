@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from stethoscope.correlation.placement import Placement
 from stethoscope.detectors.fleet import Table
 from stethoscope.detectors.node_context import NodeContext
-from stethoscope.schemas.config import Timing
+from stethoscope.schemas.config import Match, Timing
 from stethoscope.schemas.events import (
     AnyNodeEvent,
     Event,
@@ -22,10 +22,11 @@ from stethoscope.schemas.findings import NS, Finding, Subject
 from stethoscope.schemas.views import Envelope, View
 from stethoscope.streams.cluster_events import ClusterEvents, ClusterEventsState
 from stethoscope.streams.intake import Intake, IntakeState, Reject
+from stethoscope.streams.matching import accepts
 from stethoscope.streams.node_samples import Sample, Samples, batches
 from stethoscope.streams.node_views import LogSecond, gpu_views, host_views
 from stethoscope.streams.state_codec import decode_state, encode_state
-from stethoscope.streams.wiring import Detectors
+from stethoscope.streams.wiring import Detectors, Guarded
 
 
 class NodeStageState(Struct):
@@ -155,7 +156,7 @@ class NodeStage:
                 if sample is not None:
                     scrapes.append(sample)
                     for blindness in self._detectors.blindness:
-                        findings += blindness.run("scrape", name, sample[2])
+                        blindness.run("scrape", name, sample[2])
             elif isinstance(event, NodeEvent):
                 hosts.append(self._samples.host(event, node))
                 views += host_views(self._placement, event, second_ns)
@@ -172,7 +173,7 @@ class NodeStage:
         findings: list[Finding] = []
         if event.source in ("kernel", "system"):
             for detector in self._detectors.lines:
-                findings += detector.run("update", event, node)
+                findings += self._run(detector, event, node)
         elif event.job_id is not None:
             logs.take(event, self._placement.key_of(event.cluster, event.job_id))
         return findings
@@ -182,18 +183,33 @@ class NodeStage:
         for batch in batches(table, samples):
             for detector in self._detectors.samples:
                 if detector.detector.scope == table.scope:
-                    findings += detector.run("update", batch)
+                    findings += self._run(detector, batch)
         return findings
+
+    def _run(self, detector: Guarded, *args: object) -> list[Finding]:
+        """The detector's findings about those whom its ``match`` means."""
+        findings = detector.run("update", *args)
+        match = detector.match
+        if match is None:
+            return findings
+        return [f for f in findings if self._is_meant(match, f.subject, f.observed_unix_ns)]
+
+    def _is_meant(self, match: Match, subject: Subject, time_ns: int) -> bool:
+        name = subject.node or ""
+        node = self._nodes.get(name)
+        keys = self._placement.at(name, time_ns, (subject.gpu_index, subject.gpu_uuid))
+        jobs = [self._placement.jobs[key] for key in keys]
+        return accepts(match, [name], [node.gpu_model] if node else [], jobs)
 
     def _tick(self, second_ns: int) -> list[Finding]:
         findings: list[Finding] = []
         for scrape in (*self._detectors.scrapes, *self._detectors.blindness):
             for name, scraped_ns in sorted(self._scraped.items()):
                 node = self._nodes[name]
-                findings += scrape.run("update", node, scraped_ns, second_ns)
+                findings += self._run(scrape, node, scraped_ns, second_ns)
         seen_ns = dict(sorted(self._intake.clocks.items()))
         for absence in self._detectors.nodes:
-            findings += absence.run("update", self._cluster_name(), seen_ns, second_ns)
+            findings += self._run(absence, self._cluster_name(), seen_ns, second_ns)
         return findings
 
     def _cluster_name(self) -> str:

@@ -101,6 +101,7 @@ def gpu_views(
                 node=node.node,
                 second_unix_ns=second_ns,
                 fabrics=node.fabrics,
+                model=node.gpu_model,
                 indices=[subjects[i].gpu_index or 0 for i in mine],
                 uuids=[subjects[i].gpu_uuid or "" for i in mine],
                 metrics={

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stethoscope.detectors.registry import DETECTORS
-from stethoscope.schemas.config import DetectorConfig
+from stethoscope.schemas.config import DetectorConfig, Match
 from stethoscope.schemas.findings import Finding
+from stethoscope.streams.matching import is_everyone
 from stethoscope.streams.state_codec import decode_state, encode_state
 
 log = logging.getLogger(__name__)
@@ -15,8 +16,9 @@ log = logging.getLogger(__name__)
 class Guarded:
     """One detector. What it raises is counted and logged, and the others go on."""
 
-    def __init__(self, name: str, detector: Any) -> None:  # of one of the registry's protocols
+    def __init__(self, name: str, detector: Any, match: Match) -> None:  # a registry's protocol
         self.name = name
+        self.match = None if is_everyone(match) else match
         self.detector = detector
         self.failures = 0
 
@@ -58,7 +60,7 @@ class Detectors:
                 continue
             kind = str(config.__struct_config__.tag)
             entry = DETECTORS[kind]
-            guarded = Guarded(config.name or kind, entry.detector(config))
+            guarded = Guarded(config.name or kind, entry.detector(config), config.match)
             getattr(self, entry.reads).append(guarded)
 
     def all(self) -> Sequence[Guarded]:
