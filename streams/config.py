@@ -109,11 +109,11 @@ def _identity(document: Document, entry: object, at: tuple[Key, ...]) -> tuple[s
     if not isinstance(entry, dict) or "kind" not in entry:
         raise document.error(at, "a detector without a kind", "add kind")
     kind = entry["kind"]
-    if kind not in DETECTORS:
+    if not isinstance(kind, str) or kind not in DETECTORS:
         raise document.error(
             (*at, "kind"), f"{kind!r} is no detector", did_you_mean(kind, DETECTORS)
         )
-    return str(kind), str(entry.get("name", ""))
+    return kind, str(entry.get("name", ""))
 
 
 def _detector(
