@@ -87,7 +87,7 @@ def _version(versions: dict[str, str | None], line: str) -> None:
 def _nccl_row(line: str) -> BenchRow | None:
     """``size count type [redop] [root]``, then twice ``time algbw busbw #wrong``."""
     words = line.split()
-    if len(words) not in (11, 12, 13) or not words[0].isdigit() or not words[1].isdigit():
+    if len(words) not in (11, 12, 13) or not re.fullmatch(r"[0-9]{1,18}", words[0]):
         return None
     time_us, algbw, busbw = (_float(word) for word in words[-8:-5])
     if time_us is None:

@@ -244,7 +244,7 @@ def parse_time(text: str | None) -> int | None:
         return None
     if moment.tzinfo is None:
         return None
-    since = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86400 + since.seconds) * NS + since.microseconds * 1000
 
 

@@ -1,5 +1,7 @@
 """Prometheus exporters by HTTP: dcgm-exporter, node_exporter, npu-exporter, Lustre, your own."""
 
+import re
+
 from msgspec import Struct
 
 from stethoscope.agents.prometheus_eval import Evaluator
@@ -203,7 +205,7 @@ class _Builder:
         index = sample.labels.get(identity.index, "")
         return Device(
             uuid=key,
-            index=int(index) if index.isascii() and index.isdigit() else 0,
+            index=int(index) if re.fullmatch(r"[0-9]{1,9}", index) else 0,
             pci=sample.labels.get(identity.pci, "").lower(),
             model=sample.labels.get(identity.model, ""),
         )
@@ -269,7 +271,7 @@ def _port(
     device, _, number = key.rpartition("/")
     return Port(
         device=device,
-        port=int(number) if number.isascii() and number.isdigit() else 1,
+        port=int(number) if re.fullmatch(r"[0-9]{1,9}", number) else 1,
         state=state,
         phys_state=phys_state,
         rate_gbps=rate_gbps,

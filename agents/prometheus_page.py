@@ -16,6 +16,8 @@ from stethoscope.schemas.agent_config import Target
 from stethoscope.schemas.errors import ConfigError, ServiceError
 
 MAX_PAGE_BYTES = 32 << 20
+# What prometheus_client's parser raises on a line that is none.
+PARSER_ERRORS = (ValueError, OverflowError, IndexError, KeyError)
 ACCEPT = "text/plain;version=0.0.4;q=1"
 
 
@@ -118,7 +120,7 @@ def parse_page(text: str, names: frozenset[str]) -> tuple[Page, int]:
     wanted = [line for line in text.splitlines() if _name_of(line) in names]
     try:
         return Page(_samples("\n".join(wanted) + "\n")), 0
-    except ValueError:
+    except PARSER_ERRORS:
         return _line_by_line(wanted)
 
 
@@ -129,7 +131,7 @@ def _line_by_line(lines: list[str]) -> tuple[Page, int]:
     for line in lines:
         try:
             samples.extend(_samples(line + "\n"))
-        except ValueError:
+        except PARSER_ERRORS:
             bad += 1
     return Page(samples), bad
 
@@ -137,7 +139,8 @@ def _line_by_line(lines: list[str]) -> tuple[Page, int]:
 def _name_of(line: str) -> str:
     if line.startswith("#"):
         return ""
-    return line.split("{", 1)[0].split(None, 1)[0] if line.strip() and line[0] != "{" else ""
+    words = line.split("{", 1)[0].split(None, 1)
+    return words[0] if words else ""
 
 
 def _samples(text: str) -> list[Sample]:

@@ -11,7 +11,7 @@ from stethoscope.schemas.nodelist import expand
 SQUEUE_FORMAT = "%A|%T|%u|%a|%P|%N|%V|%S|%e|%l|%j"
 SACCT_FIELDS = "JobIDRaw,State,Start,End"
 _KEY = re.compile(r"(?:^|(?<=\s))([A-Z][A-Za-z0-9/&:._-]*)=")
-_DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+_DURATION = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})")
 _GRES_COUNT = re.compile(r"\bgpu(?::[\w.-]+)?:(\d+)")
 _SET_BY = re.compile(r"\s*\[[^\]]*@[^\]]*\]\s*$")
 
@@ -23,7 +23,7 @@ def parse_fields(line: str) -> list[tuple[str, str]]:
     [('JobId', '7'), ('JobName', 'my job'), ('Comment', '')]
     """
     keys = list(_KEY.finditer(line))
-    ends = [key.start() for key in keys[1:]] + [len(line)]
+    ends = [key.start() for key in keys[1:]] + [len(line)] * bool(keys)
     pairs = [(key[1], line[key.end() : end].strip()) for key, end in zip(keys, ends, strict=True)]
     return [(key, "" if value in {"(null)", "None", "N/A"} else value) for key, value in pairs]
 
