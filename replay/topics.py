@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import TypeAlias
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
+from kafka.structs import TopicPartition
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -114,7 +115,7 @@ def _partition(
     consumer.assign([where])
     consumer.seek(where, span.start)
     empty = 0
-    while consumer.position(where) < span.stop:
+    while (consumer.position(where) or span.start) < span.stop:
         records = consumer.poll(timeout_ms=_POLL_MS).get(where, [])
         empty = 0 if records else empty + 1
         if empty > _EMPTY_POLLS:
