@@ -11,7 +11,7 @@ MAX_BLOCK_LINES = 200
 MAX_PROCESSES = 4096
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 # srun -l writes "3: ", torchrun "[default0]:" (role and local rank), PyTorch "[rank3]:".
 _PREFIX = re.compile(r"^\s*(?:\d{1,6}: |\[(?:rank|default|trainer|worker)\d{1,6}\]:?\s?)+")
 _RANKS = (
