@@ -21,7 +21,6 @@ from stethoscope.agents import (
     kmsg,
     kube_pods,
     line_time,
-    names,
     optics,
     prometheus_page,
     prometheus_rules,
@@ -35,7 +34,7 @@ from stethoscope.agents import (
 from stethoscope.agents.clock import FakeClock
 from stethoscope.agents.prometheus import PrometheusReader
 from stethoscope.agents.reader import Context
-from stethoscope.schemas import codec, nodelist
+from stethoscope.schemas import codec, names, nodelist
 from stethoscope.schemas.agent_config import Prometheus, Target
 from stethoscope.schemas.errors import BadEvent, ConfigError
 
