@@ -64,6 +64,7 @@ def worker(
     _check_topics(kafka)
     if web_port is not None:
         _serve_metrics(web_port)
+    from stethoscope.sinks.sender import REPLAY_AGE_SECS
     from stethoscope.streams.app import WorkerSettings
     from stethoscope.streams.shell import ShellSettings
 
@@ -72,12 +73,13 @@ def worker(
         timing=loaded.timing,
         snapshot_secs=snapshot_secs,
         silence_clock=not recorded,
+        history_secs=_ANY_AGE_SECS if recorded else REPLAY_AGE_SECS,
     )
-    asyncio.run(_run(WorkerSettings(shell=shell, data_dir=data_dir), loaded, recorded))
+    asyncio.run(_run(WorkerSettings(shell=shell, data_dir=data_dir), loaded))
 
 
-async def _run(settings: "WorkerSettings", config: "Config", recorded: bool) -> None:
-    from stethoscope.sinks.sender import REPLAY_AGE_SECS, Sender
+async def _run(settings: "WorkerSettings", config: "Config") -> None:
+    from stethoscope.sinks.sender import Sender
     from stethoscope.streams.app import run_worker, stop_on_signals
     from stethoscope.streams.pipeline import make_stages
 
@@ -85,7 +87,7 @@ async def _run(settings: "WorkerSettings", config: "Config", recorded: bool) -> 
         config.alertmanager,
         rng=random.Random(os.getpid()),  # noqa: S311 - spreads retries, keeps no secret
         links=config.links,
-        replay_age_secs=_ANY_AGE_SECS if recorded else REPLAY_AGE_SECS,
+        replay_age_secs=settings.shell.history_secs,
         watchdog_cluster=config.cluster,
     )
     stop = asyncio.Event()

@@ -18,6 +18,11 @@ def monotonic_secs() -> float:
     return time.monotonic()
 
 
+def unix_secs() -> float:
+    """Wall time, seconds since 1970 UTC: for what people are told, never for what is judged."""
+    return time.time()
+
+
 class SilenceClock:
     """Decides when ``clock`` events are due, and of what time. Reads no clock itself.
 

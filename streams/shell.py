@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from stethoscope.schemas.config import Kafka, Timing
 from stethoscope.schemas.kafka_options import FINDINGS, INCIDENTS, JOB_VIEW, LOGS, TELEMETRY
-from stethoscope.streams.clock import Partition, monotonic_secs
+from stethoscope.streams.clock import Partition, monotonic_secs, unix_secs
 from stethoscope.streams.shell_incidents import IncidentPublisher, Offering
 from stethoscope.streams.shell_metrics import MESSAGES
 from stethoscope.streams.shell_output import KafkaOutput, Received
@@ -56,12 +56,16 @@ class Fetching(Protocol):
 
 
 class ShellSettings(Struct, frozen=True, kw_only=True):
-    """What the shell needs to know. The stall times are the watchdog's."""
+    """What the shell needs to know. The stall times are the watchdog's.
+
+    ``history_secs``: as the sender's ``replay_age_secs``.
+    """
 
     kafka: Kafka
     timing: Timing
     snapshot_secs: float = 5.0
     silence_clock: bool = True
+    history_secs: float = 3600.0
     stall_secs: float = 120.0
     commit_stall_secs: float = 300.0
 
@@ -92,9 +96,9 @@ class Shell:
         self._generation = -1
         self._fetching = fetching
         self._paused: set[Partition] = set()
-        self._publisher = IncidentPublisher(output, sender)
+        self._publisher = IncidentPublisher(output, sender, unix_secs, settings.history_secs)
         self._jobs = JobsReader(side, output, settings.timing.idle_secs, self._units)
-        self._pulse = Pulse(settings, output, self._units, self._jobs, self._publisher, sender)
+        self._pulse = Pulse(settings, output, self._units, self._jobs, self._publisher)
 
     async def assigned(self, partitions: Iterable[Partition], generation: int) -> None:
         """These partitions are ours now, and no others. Returns when reading may begin.
@@ -217,7 +221,8 @@ class Shell:
         for unit in units:
             if isinstance(unit, ClusterUnit):
                 published = (await read_whole(self._settings.kafka, INCIDENTS, [0]))[0]
-                self._publisher.begin((k, v) for k, v in published.items() if v is not None)
+                known = [(key, body) for key, body in published.items() if body is not None]
+                self._publisher.begin(known, unit.watermark_unix_ns)
                 self._pulse.catch_up(unit)
             self._units.append(unit)
             self._by_partition.update(dict.fromkeys(unit.next_offsets, unit))

@@ -1,21 +1,29 @@
-"""Incident changes out: to the incidents topic, and to the sender of pages. Each state once.
+"""Incident changes out: to the incidents topic, and to the sender of pages. Each page once.
 
 After a restart the cluster stage derives again, from the log, changes that the worker before it
-had already published. Offering these older states anew could page twice (an incident that was
-opened, resolved, and now seems to open again). So the last published state of each incident is
-read back first, and re-derived changes are held until they have reached it.
+had already published; and that worker may have told Alertmanager more than the last snapshot
+knows. Two rules keep a page from being lost or doubled (docs/decisions/013):
+
+- A change derived again is held until it equals the published one.
+- An end is told only when the incident has fired for `min_firing_secs` and a snapshot says so. So
+  whoever restores that snapshot knows of every alert that Alertmanager may think has ended.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from stethoscope.schemas.incidents import Incident
 from stethoscope.schemas.kafka_options import INCIDENTS
 from stethoscope.streams.shell_metrics import INCIDENTS as CHANGES
 from stethoscope.streams.shell_output import Output
 
+# Longer than Alertmanager's usual `group_wait` of 30 s: what ends before that passed never pages.
+MIN_FIRING_SECS = 45.0
+_MAX_ENDED = 10_000
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Incident).decode
 
@@ -26,45 +34,84 @@ class Offering(Protocol):
     def offer(self, incidents: Iterable[Incident], watermark_unix_ns: int) -> None:
         """Take incidents as known at the watermark."""
 
+    def clear(self) -> None:
+        """Say nothing more of anything."""
+
     def snapshot(self) -> bytes:
         """What is being sent."""
 
     def restore(self, state: bytes) -> None:
         """Go on sending that."""
 
-    def clear(self) -> None:
-        """Send nothing more: another worker does."""
+
+class Told(Struct):
+    """What the sender was told. Bounds: open incidents; the last 10,000 ended ones.
+
+    ``firing``: wall time, seconds, of the first offer. ``ending``: ended, the sender does not know.
+    """
+
+    sender: bytes = b""
+    firing: dict[str, float] = field(default_factory=dict)
+    ending: dict[str, Incident] = field(default_factory=dict)
+    ended: dict[str, None] = field(default_factory=dict)
 
 
 class IncidentPublisher:
     """Publishes what the cluster stage changes.
 
-    State: one JSON document an incident of the topic's retention, until caught up.
+    State besides ``Told``: one document an incident of the topic's retention, until caught up.
+    ``history_secs``: events older than this are history, whose ended incidents page nobody.
     """
 
-    def __init__(self, output: Output, sender: Offering) -> None:
+    def __init__(
+        self,
+        output: Output,
+        sender: Offering,
+        wall_secs: Callable[[], float],
+        history_secs: float,
+        min_firing_secs: float = MIN_FIRING_SECS,
+    ) -> None:
         self._output = output
         self._sender = sender
+        self._wall_secs = wall_secs
+        self._history_secs = history_secs
+        self._min_firing_secs = min_firing_secs
+        self._reset()
+
+    def end(self) -> None:
+        """The cluster stage went to another worker: its sender speaks now."""
+        self._reset()
+        self._sender.clear()
+
+    def _reset(self) -> None:
+        self._told = Told()
+        self._kept: set[str] = set()  # fires, and a snapshot says so
+        self._keeping: set[str] = set()
         self._published: dict[str, bytes] = {}
         self._held: dict[str, Incident] = {}
 
-    def begin(self, published: Iterable[tuple[bytes, bytes]]) -> None:
-        """Start from the incidents topic's messages (key, value), in order."""
-        self._held = {}
-        self._published = {key.decode(): value for key, value in published if value}
-
     def snapshot(self) -> bytes:
-        """The sender's state."""
-        return self._sender.snapshot()
+        """What was told, the sender's own memory included."""
+        self._keeping = set(self._told.firing)
+        return msgspec.msgpack.encode(replace(self._told, sender=self._sender.snapshot()))
+
+    def saved(self) -> None:
+        """The last snapshot is in Kafka."""
+        self._kept = set(self._keeping)
 
     def restore(self, state: bytes) -> None:
-        """The sender's state."""
-        self._sender.restore(state)
+        """Become what ``snapshot`` described."""
+        self._told = msgspec.msgpack.decode(state, type=Told)
+        self._kept = set(self._told.firing)
+        self._sender.restore(self._told.sender)
 
-    def end(self) -> None:
-        """The cluster stage went to another worker, whose sender speaks from now on."""
-        self._published, self._held = {}, {}
-        self._sender.clear()
+    def begin(self, published: Iterable[tuple[bytes, bytes]], watermark_unix_ns: int) -> None:
+        """Start from the incidents topic's messages (key, value), before anything is derived."""
+        self._published = {key.decode(): value for key, value in published}
+        for incident_id, body in self._published.items():
+            incident = _decode(body)
+            if not _ended(incident) or incident_id in self._told.firing:
+                self._tell(incident, watermark_unix_ns)
 
     async def publish(self, incident: Incident, watermark_unix_ns: int) -> None:
         """One change of one incident."""
@@ -80,18 +127,56 @@ class IncidentPublisher:
     async def caught_up(self, watermark_unix_ns: int) -> None:
         """The log is read as far as the worker before had read it: from here all is new.
 
-        An incident whose published state was not met again (a changed configuration) is published
-        as it is now; those that did not change since the snapshot are offered if they are open.
+        What was held until now did not come to its published state (a changed configuration) and
+        is published as it is.
         """
-        held, self._held = self._held, {}
-        published, self._published = self._published, {}
+        held, self._held, self._published = self._held, {}, {}
         for incident in held.values():
             await self._write(incident, _encode(incident), watermark_unix_ns)
-        others = [_decode(body) for key, body in published.items() if key not in held]
-        still_open = [incident for incident in others if incident.state == "open"]
-        self._sender.offer(still_open, watermark_unix_ns)
+
+    def beat(self, watermark_unix_ns: int) -> None:
+        """Tell the ends that are due, and how far time has come."""
+        now = self._wall_secs()
+        due = [
+            incident
+            for key, incident in self._told.ending.items()
+            if key in self._kept and now - self._told.firing[key] >= self._min_firing_secs
+        ]
+        for incident in due:
+            self._forget(incident.incident_id)
+        self._sender.offer(due, watermark_unix_ns)
 
     async def _write(self, incident: Incident, body: bytes, watermark_unix_ns: int) -> None:
         CHANGES.inc()
         await self._output.send(INCIDENTS, 0, incident.incident_id.encode(), body)
-        self._sender.offer([incident], watermark_unix_ns)
+        self._tell(incident, watermark_unix_ns)
+
+    def _tell(self, incident: Incident, watermark_unix_ns: int) -> None:
+        key, told = incident.incident_id, self._told
+        if key in told.ended:
+            return
+        if not _ended(incident):
+            told.firing.setdefault(key, self._wall_secs())
+            told.ending.pop(key, None)
+            self._sender.offer([incident], watermark_unix_ns)
+        elif key in told.firing:
+            told.ending[key] = incident
+        elif incident.merged_into is None and not self._is_history(watermark_unix_ns):
+            # It came and went unseen, while no worker ran: it fires first, or nobody hears of it.
+            told.firing[key] = self._wall_secs()
+            told.ending[key] = incident
+            self._sender.offer([replace(incident, state="open")], watermark_unix_ns)
+
+    def _is_history(self, watermark_unix_ns: int) -> bool:
+        return self._wall_secs() - watermark_unix_ns / 1e9 > self._history_secs
+
+    def _forget(self, key: str) -> None:
+        told = self._told
+        del told.firing[key], told.ending[key]
+        told.ended[key] = None
+        while len(told.ended) > _MAX_ENDED:
+            del told.ended[next(iter(told.ended))]
+
+
+def _ended(incident: Incident) -> bool:
+    return incident.state == "resolved" or incident.merged_into is not None

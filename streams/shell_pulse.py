@@ -11,7 +11,7 @@ from stethoscope.schemas.errors import ServiceError
 from stethoscope.schemas.events import ClockEvent
 from stethoscope.schemas.kafka_options import FINDINGS, JOBS, LOGS, TELEMETRY
 from stethoscope.streams.clock import Partition, SilenceClock, monotonic_secs
-from stethoscope.streams.shell_incidents import IncidentPublisher, Offering
+from stethoscope.streams.shell_incidents import IncidentPublisher
 from stethoscope.streams.shell_metrics import LAG
 from stethoscope.streams.shell_output import KafkaOutput
 from stethoscope.streams.shell_reading import JobsReader, ends_of
@@ -53,14 +53,12 @@ class Pulse:
         units: list[Unit],
         jobs: JobsReader,
         publisher: IncidentPublisher,
-        sender: Offering,
     ) -> None:
         self._settings = settings
         self._output = output
         self._units = units
         self._jobs = jobs
         self._publisher = publisher
-        self._sender = sender
         self._heard: dict[str, float] = {}
         self._catching_up: ClusterUnit | None = None
         self._catch_up_to: int | None = None
@@ -96,7 +94,7 @@ class Pulse:
         await self._finish_catching_up(ends)
         for unit in self._units:
             if isinstance(unit, ClusterUnit):
-                self._sender.offer([], unit.watermark_unix_ns)
+                self._publisher.beat(unit.watermark_unix_ns)
         self._look_after(ends, committed, now)
 
     def _watched(self) -> set[Partition]:

@@ -74,6 +74,7 @@ class StateStore:
         await self._output.flush()
         self._number[unit.name] = number
         self._saved[unit.name] = snapshot.progress()
+        unit.saved()
         SNAPSHOT_BYTES.labels(unit.name).set(sum(len(value) for _, value in messages))
         SNAPSHOT_SECONDS.observe(monotonic_secs() - started)
         if commit:

@@ -106,6 +106,9 @@ class Unit:
             state=self._stage.snapshot(),
         )
 
+    def saved(self) -> None:
+        """The last snapshot is in Kafka."""
+
     def restore(self, snapshot: Snapshot) -> None:
         """Become what the snapshot says."""
         for partition in self.next_offsets:
@@ -280,6 +283,9 @@ class Publisher(Protocol):
     def snapshot(self) -> bytes:
         """Its own state."""
 
+    def saved(self) -> None:
+        """The last snapshot is in Kafka."""
+
     def restore(self, state: bytes) -> None:
         """Become what ``snapshot`` described."""
 
@@ -309,6 +315,10 @@ class ClusterUnit(Unit):
     def snapshot(self) -> Snapshot:
         """As in ``Unit``, with the publisher's state beside it."""
         return replace(super().snapshot(), extra=self._publisher.snapshot())
+
+    def saved(self) -> None:
+        """As in ``Unit``."""
+        self._publisher.saved()
 
     def restore(self, snapshot: Snapshot) -> None:
         """As in ``Unit``."""

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Iterable
 
 import msgspec
+from msgspec.structs import replace
 
 from stethoscope.schemas.findings import Subject
 from stethoscope.schemas.incidents import FindingSummary, Incident
-from stethoscope.streams.shell_incidents import IncidentPublisher
+from stethoscope.streams.shell_incidents import MIN_FIRING_SECS, IncidentPublisher
 from stethoscope.streams.shell_output import Received
 
 
@@ -39,12 +40,17 @@ def _incident(incident_id: str = "a", *, state: str = "open", raw_events: int = 
 
 
 class World:
-    """The topic and the sender, as seen from outside."""
+    """The topic and the sender, as seen from outside; ``now`` is the wall clock."""
 
-    def __init__(self) -> None:
-        self.topic: list[tuple[bytes, bytes]] = []
+    def __init__(self, topic: list[tuple[bytes, bytes]], kept: bytes | None, now: float) -> None:
+        self.topic = topic
+        self.kept = kept
+        self.now = now
         self.offered: list[Incident] = []
-        self.publisher = IncidentPublisher(self, self)
+        self.publisher = IncidentPublisher(self, self, lambda: self.now, history_secs=3600.0)
+        if kept is not None:
+            self.publisher.restore(kept)
+        self.publisher.begin(dict(topic).items(), WATERMARK)
 
     async def send(self, topic: str, partition: int, key: bytes | None, value: bytes) -> None:
         self.topic.append((key or b"", value))
@@ -55,80 +61,131 @@ class World:
     def offer(self, incidents: Iterable[Incident], watermark_unix_ns: int) -> None:
         self.offered += incidents
 
-    def snapshot(self) -> bytes:
-        return b""
-
-    def restore(self, state: bytes) -> None:
-        raise AssertionError
-
     def clear(self) -> None:
         self.offered.clear()
 
-    def publish(self, *incidents: Incident) -> None:
+    def snapshot(self) -> bytes:
+        return b"the sender's"
+
+    def restore(self, state: bytes) -> None:
+        assert state == b"the sender's"
+
+    def publish(self, *incidents: Incident) -> "World":
         for incident in incidents:
-            asyncio.run(self.publisher.publish(incident, 10))
+            asyncio.run(self.publisher.publish(incident, WATERMARK))
+        return self
 
-    def caught_up(self) -> None:
-        asyncio.run(self.publisher.caught_up(10))
+    def keep(self) -> "World":
+        """A snapshot reaches Kafka."""
+        self.kept = self.publisher.snapshot()
+        self.publisher.saved()
+        return self
+
+    def wait(self, secs: float) -> "World":
+        self.now += secs
+        self.publisher.beat(WATERMARK)
+        return self
+
+    def killed_and_restarted(self) -> "World":
+        return World(self.topic, self.kept, self.now)
+
+    def told(self) -> list[tuple[str, int]]:
+        return [(incident.state, incident.raw_events) for incident in self.offered]
 
 
+def _world() -> World:
+    return World([], None, START)
+
+
+START = 1_700_000_000.0
+WATERMARK = round(START * 1e9)
+LONG = MIN_FIRING_SECS + 1
 OPENED, GREW = _incident(), _incident(raw_events=2)
 RESOLVED = _incident(state="resolved", raw_events=2)
-
-
-def _after_a_restart(*published: Incident) -> World:
-    before = World()
-    before.publish(*published)
-    after = World()
-    after.publisher.begin(before.topic)
-    return after
+FIRES, GROWS, ENDS = ("open", 1), ("open", 2), ("resolved", 2)
 
 
 def test_changes_go_to_the_topic_and_to_the_sender() -> None:
-    world = World()
-    world.publish(OPENED, GREW)
-    assert world.offered == [OPENED, GREW]
+    world = _world().publish(OPENED, GREW)
+    assert world.told() == [FIRES, GROWS]
     assert [key for key, _ in world.topic] == [b"a", b"a"]
 
 
-def test_states_older_than_the_published_one_are_not_offered_again() -> None:
-    world = _after_a_restart(OPENED, GREW, RESOLVED)
-    world.publish(OPENED, GREW)
-    assert world.offered == []
-    world.publish(RESOLVED)
-    assert world.offered == [RESOLVED]
+def test_an_end_waits_until_it_has_fired_long_enough_to_be_heard() -> None:
+    world = _world().publish(OPENED).keep().publish(RESOLVED).wait(LONG - 2)
+    assert world.told() == [FIRES]
+    assert world.wait(2).told() == [FIRES, ENDS]
+    assert world.wait(LONG).told() == [FIRES, ENDS]
 
 
-def test_what_comes_after_the_published_state_is_new() -> None:
-    world = _after_a_restart(OPENED)
-    world.publish(OPENED, GREW, RESOLVED)
-    assert world.offered == [OPENED, GREW, RESOLVED]
+def test_an_end_waits_for_a_snapshot_that_knows_it_fires() -> None:
+    world = _world().publish(OPENED, RESOLVED).wait(LONG)
+    assert world.told() == [FIRES]
+    assert world.keep().wait(1).told() == [FIRES, ENDS]
 
 
-def test_an_incident_nobody_published_is_new_at_once() -> None:
-    world = _after_a_restart(OPENED)
-    other = _incident("b")
-    world.publish(other)
-    assert world.offered == [other]
+def test_one_that_fires_again_before_its_end_was_told_just_goes_on() -> None:
+    world = _world().publish(OPENED).keep().publish(RESOLVED, GREW).wait(LONG)
+    assert world.told() == [FIRES, GROWS]
+
+
+def test_after_the_end_was_told_nothing_more_is() -> None:
+    world = _world().publish(OPENED).keep().publish(RESOLVED).wait(LONG)
+    world.publish(_incident(state="resolved", raw_events=3)).wait(LONG)
+    assert world.told() == [FIRES, ENDS]
+
+
+def test_what_came_and_went_while_no_worker_ran_still_pages() -> None:
+    world = _world().publish(RESOLVED)
+    assert world.told() == [GROWS]
+    assert world.keep().wait(LONG).told() == [GROWS, ENDS]
+
+
+def test_what_ended_in_history_pages_nobody() -> None:
+    world = _world()
+    world.now += 4_000
+    assert world.publish(RESOLVED).keep().wait(LONG).told() == []
+
+
+def test_what_another_incident_took_in_unseen_pages_nobody() -> None:
+    taken = replace(GREW, merged_into="b")
+    assert _world().publish(taken).keep().wait(LONG).told() == []
+
+
+def test_older_states_derived_again_are_held() -> None:
+    world = _world().publish(OPENED).keep().publish(GREW).killed_and_restarted()
+    assert world.told() == [GROWS]  # the published state, before anything is derived
+    topic = list(world.topic)
+    assert world.publish(OPENED).told() == [GROWS]
+    assert world.topic == topic
+
+
+def test_an_end_told_just_before_the_crash_is_told_again_and_never_a_beginning() -> None:
+    before = _world().publish(OPENED).keep().publish(RESOLVED).wait(LONG)
+    after = before.killed_and_restarted().publish(OPENED, RESOLVED).wait(0)
+    assert after.told() == [ENDS]
+
+
+def test_one_that_began_and_ended_after_the_snapshot_fires_and_then_ends() -> None:
+    after = _world().keep().publish(OPENED, RESOLVED).killed_and_restarted()
+    assert after.publish(OPENED).told() == []
+    assert after.publish(RESOLVED).keep().wait(LONG).told() == [GROWS, ENDS]
+
+
+def test_an_end_that_waits_survives_the_crash() -> None:
+    before = _world().publish(OPENED, RESOLVED).keep()
+    assert before.killed_and_restarted().wait(LONG).told() == [ENDS]
 
 
 def test_a_state_never_met_again_is_replaced_by_what_is_known_now() -> None:
-    world = _after_a_restart(RESOLVED)
+    after = _world().publish(OPENED).killed_and_restarted()
     changed = _incident(raw_events=7)
-    world.publish(changed)
-    world.caught_up()
-    assert world.offered == [changed]
-
-
-def test_what_did_not_change_since_the_snapshot_is_offered_if_it_is_open() -> None:
-    world = _after_a_restart(OPENED, _incident("b", state="resolved"))
-    world.caught_up()
-    assert world.offered == [OPENED]
-    assert world.topic == []
+    after.publish(changed)
+    asyncio.run(after.publisher.caught_up(WATERMARK))
+    assert after.told() == [FIRES, ("open", 7)]
 
 
 def test_a_stage_that_went_elsewhere_silences_the_sender() -> None:
-    world = World()
-    world.publish(OPENED)
+    world = _world().publish(OPENED)
     world.publisher.end()
-    assert world.offered == []
+    assert world.told() == []
