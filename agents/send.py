@@ -10,12 +10,13 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from stethoscope.agents.calls import one_line
 from stethoscope.agents.clock import Clock
+from stethoscope.agents.connect import Attempt, Producer, close_quietly, in_a_thread
 from stethoscope.agents.outbox import Batch, Outbox, priority_of
 from stethoscope.agents.segment import Record
 from stethoscope.agents.spool import PRIORITIES, Spool
@@ -32,22 +33,6 @@ MAX_EVENT_BYTES = 8 * 1024 * 1024
 BATCH_BYTES = 1 << 20
 _NS = 1_000_000_000
 Delivery: TypeAlias = Literal["delivered", "refused", "away"]
-
-
-class Producer(Protocol):
-    """What the sender needs of ``agents.producer.EventProducer``."""
-
-    def send(self, events: list[Event]) -> None:
-        """Queue events; raises ``ServiceError``."""
-        ...
-
-    def flush(self, timeout_secs: float) -> None:
-        """Wait until all are in Kafka; raises ``ServiceError``."""
-        ...
-
-    def close(self, timeout_secs: float = ...) -> None:
-        """Stop."""
-        ...
 
 
 class SendStats(Struct):
@@ -73,8 +58,14 @@ class Sender:
         clock: Clock,
         config: Sending,
         seed: str = "",
+        spawn: Callable[[Callable[[], None]], None] = in_a_thread,
     ) -> None:
-        """``connect`` makes a producer or raises ``ServiceError``; ``seed`` spreads retries."""
+        """``connect`` makes a producer or raises ``ServiceError``; ``seed`` spreads retries.
+
+        ``spawn`` runs a function that may block; in a thread, or at once in tests.
+        """
+        self._spawn = spawn
+        self._attempt: Attempt | None = None
         self._connect = connect
         self._outbox = outbox
         self._spool = spool
@@ -103,9 +94,8 @@ class Sender:
             try:
                 more = self.step()
             except Exception:
-                log.exception("sending failed")
+                log.exception("a step of sending failed")
                 self.stats.failures_total += 1
-                self._disconnect()
                 more = False
             if not more:
                 self._outbox.wait(1.0)
@@ -135,6 +125,9 @@ class Sender:
         if self._stale:
             self._stale = False
             self._disconnect()
+            if self._attempt is not None:
+                self._attempt.forget()
+                self._attempt = None
             self._retry_at_ns = 0
         self._connect_if_due()
         batches = self._outbox.take(self._config.batch_events)
@@ -145,14 +138,20 @@ class Sender:
         return drained or sum(len(b.events) for b in batches) >= self._config.batch_events
 
     def _connect_if_due(self) -> None:
-        if self._producer is not None or self._clock.now().monotonic_ns < self._retry_at_ns:
+        due = self._clock.now().monotonic_ns >= self._retry_at_ns
+        if self._producer is None and self._attempt is None and due:
+            self._attempt = Attempt(self._connect)
+            self._spawn(self._attempt.run)
+        attempt = self._attempt
+        if attempt is None or not attempt.ended.is_set():
             return
-        try:
-            self._producer = self._connect()
-        except (ServiceError, UsageError) as error:
-            self._back_off(error)
-            return
-        self.stats.connected = True
+        self._attempt = None
+        self._producer = attempt.producer
+        self.stats.connected = attempt.producer is not None
+        if attempt.error is not None:
+            if not isinstance(attempt.error, ServiceError | UsageError):
+                log.error("connecting failed", exc_info=attempt.error)
+            self._back_off(attempt.error)
 
     def _forward(self, batches: list[Batch]) -> None:
         """Send at once, or queue behind what the spool holds."""
@@ -176,7 +175,9 @@ class Sender:
             self._disconnect()
             log.warning("Kafka refused a message: %s", one_line(error))
             return "refused"
-        except ServiceError as error:
+        except Exception as error:  # whatever it is, the events are still ours to spool
+            if not isinstance(error, ServiceError):
+                log.exception("sending failed")
             self._disconnect()
             self._back_off(error)
             return "away"
@@ -256,6 +257,6 @@ class Sender:
 
     def _disconnect(self) -> None:
         self.stats.connected = False
-        if self._producer is not None:
-            self._producer.close(0.0)
-            self._producer = None
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            self._spawn(lambda: close_quietly(producer))

@@ -14,10 +14,11 @@ from types import FrameType
 from stethoscope.agents.assembly import build_loop, context_of
 from stethoscope.agents.clock import Clock, SystemClock
 from stethoscope.agents.config_file import Watched
+from stethoscope.agents.connect import Producer
 from stethoscope.agents.control import ControlListener
 from stethoscope.agents.loop import Vitals
 from stethoscope.agents.outbox import Outbox
-from stethoscope.agents.send import Producer, Sender
+from stethoscope.agents.send import Sender
 from stethoscope.agents.spool import Spool
 from stethoscope.agents.state import StateDir
 from stethoscope.schemas.agent_config import AgentConfig

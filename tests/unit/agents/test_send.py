@@ -86,7 +86,13 @@ class Rig:
         self.outbox = Outbox(CONFIG.queue_events)
         self.spool = Spool(self.folder / "spool", self.max_bytes, 4096)
         self.sender = Sender(
-            self.kafka.connect, self.outbox, self.spool, self.state, self.clock, CONFIG
+            self.kafka.connect,
+            self.outbox,
+            self.spool,
+            self.state,
+            self.clock,
+            CONFIG,
+            spawn=lambda run: run(),
         )
 
     def crash(self) -> None:
@@ -241,11 +247,46 @@ def test_retries_back_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         raise ServiceError(msg)
 
     config = replace(CONFIG, max_retry_secs=30.0)
-    sender = Sender(connect, rig.outbox, rig.spool, rig.state, rig.clock, config)
+    sender = Sender(
+        connect, rig.outbox, rig.spool, rig.state, rig.clock, config, spawn=lambda run: run()
+    )
     for _ in range(100):
         sender.step()
         rig.clock.advance(1.0)
     assert 5 <= len(tries) <= 12
+
+
+def test_a_producer_that_breaks_in_unforeseen_ways_costs_no_event(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: object) -> None:
+        msg = "a fault in the client"
+        raise RuntimeError(msg)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeProducer, "flush", broken)
+        patch.setattr(FakeProducer, "close", broken)
+        rig.offer(line(1))
+        rig.step()
+    assert rig.spool.pending == 1
+    rig.step(2)
+    assert rig.kafka.seqs() == [1]
+
+
+def test_events_go_to_the_spool_while_an_attempt_to_connect_hangs(rig: Rig) -> None:
+    waiting = []
+    sender = Sender(
+        rig.kafka.connect, rig.outbox, rig.spool, rig.state, rig.clock, CONFIG, spawn=waiting.append
+    )
+    for i in range(5):
+        rig.offer(line(i), checkpoint=str(i))
+        sender.step()
+        rig.clock.advance(10.0)
+    assert (rig.spool.pending, len(waiting)) == (5, 1)
+    assert rig.state.load_cursors() == {"kernel_log": "4"}
+    waiting[0]()
+    sender.step()
+    assert rig.kafka.seqs() == [0, 1, 2, 3, 4]
 
 
 def test_the_outbox_drops_samples_first_and_never_grows_without_bound() -> None:
