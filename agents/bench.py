@@ -5,9 +5,9 @@ import hashlib
 from msgspec import Struct
 
 from stethoscope.agents.bench_formats import FORMATS, parse_any
-from stethoscope.agents.names import short
 from stethoscope.schemas.errors import InputError
 from stethoscope.schemas.events import BenchEvent
+from stethoscope.schemas.names import short
 
 
 class Source(Struct, frozen=True):

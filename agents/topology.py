@@ -14,11 +14,11 @@ from stethoscope.agents.fabric import (
     parse_ibnetdiscover,
     parse_slurm_topology,
 )
-from stethoscope.agents.names import NodeNames
 from stethoscope.agents.reader import Context, Counters, Now
 from stethoscope.schemas.agent_config import Topology
 from stethoscope.schemas.errors import ReaderUnsupported, ServiceError
 from stethoscope.schemas.events import Event, NodeInfo, TopologyEvent
+from stethoscope.schemas.names import NodeNames
 
 PARSERS: dict[str, Callable[[str], Fabric]] = {
     "ibnetdiscover": parse_ibnetdiscover,

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from stethoscope.correlation.case import Case, absorb, add, open_case, reroot, to_incident
-from stethoscope.correlation.placement import Placement, ended_ns, has_ended
-from stethoscope.correlation.relations import AT_ONCE, ORDERLY_ENDS, TEARDOWN, explains
+from stethoscope.correlation.placement import Placement
+from stethoscope.correlation.relations import AT_ONCE, TEARDOWN, explains
 from stethoscope.schemas.causes import cause_catalogue
 from stethoscope.schemas.config import Correlation
 from stethoscope.schemas.events import JobEvent
 from stethoscope.schemas.findings import NS, Finding, Subject
 from stethoscope.schemas.incidents import SEVERITY_RANK, Incident, Severity
+from stethoscope.schemas.job_states import ORDERLY_ENDS, ended_ns, has_ended, state_word
 from stethoscope.schemas.labels import page_labels
 
 # A symptom may be dated a little before its cause: clocks and sampling differ by seconds.
@@ -205,7 +206,7 @@ class Correlator:
 
     def _torn_down(self, event: JobEvent, case: Case) -> bool:
         end_ns = ended_ns(event)
-        if end_ns is None or event.state.split(" ")[0] not in ORDERLY_ENDS:
+        if end_ns is None or state_word(event) not in ORDERLY_ENDS:
             return False
         return case.detected_ns >= end_ns - int(self._config.lift_wait_secs * NS)
 

@@ -4,23 +4,9 @@ from msgspec import Struct, field, structs
 
 from stethoscope.schemas.events import JobEvent
 from stethoscope.schemas.findings import NS
+from stethoscope.schemas.job_states import WAITING, ended_ns, has_ended, state_word
 from stethoscope.schemas.nodelist import expand
 
-ENDED = frozenset(
-    {
-        "COMPLETED",
-        "FAILED",
-        "CANCELLED",
-        "TIMEOUT",
-        "PREEMPTED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "BOOT_FAIL",
-        "DEADLINE",
-        "REVOKED",
-    }
-)
-WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 KEEP_ENDED_SECS = 86400
 
 
@@ -38,16 +24,6 @@ def unknown_key(cluster: str, job_id: str) -> str:
     return f"{cluster}/{job_id}.0@?"
 
 
-def has_ended(event: JobEvent) -> bool:
-    """Whether the state is a final one."""
-    return event.state.split(" ")[0] in ENDED
-
-
-def ended_ns(event: JobEvent) -> int | None:
-    """When it ended; ``None`` while it runs."""
-    return (event.end_unix_ns or event.time_unix_ns) if has_ended(event) else None
-
-
 class Placement(Struct):
     """Runs by key, the newest run of each job id, and the runs on each node.
 
@@ -59,23 +35,34 @@ class Placement(Struct):
     on_node: dict[str, list[str]] = field(default_factory=dict)
 
     def apply(self, event: JobEvent) -> str | None:
-        """Take over one event and return its key; ``None`` for a job that waits for a place."""
-        if event.state.split(" ")[0] in WAITING:
+        """Take over one event and return its key; ``None`` for a job that waits for a place.
+
+        A run that a newer one of the same job takes the place of ends with that, as REQUEUED.
+        """
+        name = f"{event.cluster}/{event.job_id}"
+        latest = self.jobs.get(self.latest.get(name, ""))
+        if state_word(event) in WAITING:
+            if latest is not None and event.time_unix_ns >= latest.time_unix_ns:
+                self._supersede(latest, event.time_unix_ns)
             return None
-        event = _with_nodes(event)
+        event = _of_run(with_nodes(event), latest)
         key = job_key(event)
-        known = self.jobs.get(key)
-        if known is not None and not event.gpus and known.gpus:
-            event = structs.replace(event, gpus=known.gpus, ranks=known.ranks)
-        if known is not None and not event.nodes:
-            event = structs.replace(event, nodes=known.nodes)
-        self.jobs[key] = event
-        self.latest[f"{event.cluster}/{event.job_id}"] = key
+        self.jobs[key] = event = _completed(event, self.jobs.get(key))
+        if latest is None or _age(event) >= _age(latest):
+            self.latest[name] = key
+            if latest is not None and job_key(latest) != key:
+                self._supersede(latest, event.start_unix_ns or event.time_unix_ns)
         for node in event.nodes or []:
             keys = self.on_node.setdefault(node, [])
             if key not in keys:
                 keys.append(key)
         return key
+
+    def _supersede(self, run: JobEvent, time_ns: int) -> None:
+        if not has_ended(run):
+            end_ns = max(time_ns, run.time_unix_ns)
+            ended = structs.replace(run, state="REQUEUED", end_unix_ns=end_ns)
+            self.jobs[job_key(run)] = ended
 
     def prune(self, now_ns: int) -> None:
         """Forget jobs that ended a day ago."""
@@ -112,7 +99,32 @@ class Placement(Struct):
         return found
 
 
-def _with_nodes(event: JobEvent) -> JobEvent:
+def _age(event: JobEvent) -> tuple[int, int]:
+    return event.start_unix_ns or 0, event.restart
+
+
+def _of_run(event: JobEvent, latest: JobEvent | None) -> JobEvent:
+    """An event that does not say when its run began belongs to the newest run that it fits."""
+    if event.start_unix_ns is not None or latest is None or latest.restart != event.restart:
+        return event
+    if has_ended(latest) and not has_ended(event):
+        return event
+    return structs.replace(event, start_unix_ns=latest.start_unix_ns)
+
+
+def _completed(event: JobEvent, known: JobEvent | None) -> JobEvent:
+    """The event with what was said of the run before and is not said again."""
+    if known is None:
+        return event
+    if not event.gpus and known.gpus:
+        event = structs.replace(event, gpus=known.gpus, ranks=known.ranks)
+    if not event.nodes:
+        event = structs.replace(event, nodes=known.nodes)
+    return event
+
+
+def with_nodes(event: JobEvent) -> JobEvent:
+    """The event with its nodes listed: from ``nodelist``, else from ``gpus``."""
     if event.nodes is None and event.nodelist:
         try:
             return structs.replace(event, nodes=expand(event.nodelist))

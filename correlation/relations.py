@@ -56,7 +56,6 @@ AT_ONCE = frozenset({"gpu_lost", "gpu_ecc_uncorrectable", "gpu_row_remap_failure
 
 # What a job's orderly end may leave behind.
 TEARDOWN = END_SYMPTOMS | {"data_stall", "step_time_regression", "straggler"}
-ORDERLY_ENDS = frozenset({"COMPLETED", "CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE", "REVOKED"})
 
 # How sure the cause is by itself: a driver's word or a line that names it, against an inference.
 CONFIDENCE: dict[str, float] = {

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
+from stethoscope.correlation.identity import Names, NamesState
+from stethoscope.correlation.placement import with_nodes
 from stethoscope.schemas.events import ClockEvent, Event, JobEvent, TopologyEvent, event_id
 
 ClusterEvent = JobEvent | TopologyEvent
@@ -14,6 +16,7 @@ class ClusterEventsState(Struct):
     """Events that wait for their second. Bound: those of the reorder time."""
 
     waiting: list[tuple[int, str, ClusterEvent]] = field(default_factory=list)
+    names: NamesState = field(default_factory=NamesState)
 
 
 class ClusterEvents:
@@ -23,14 +26,15 @@ class ClusterEvents:
     """
 
     def __init__(self) -> None:
-        self.state = ClusterEventsState()
+        self.names = Names()
+        self._waiting: list[tuple[int, str, ClusterEvent]] = []
         self.frontier_ns: int | None = None
 
     def push(self, events: Iterable[Event]) -> None:
         """Take events of the jobs topic; clocks only move the frontier, which the shell sets."""
         for event in events:
             if isinstance(event, JobEvent | TopologyEvent):
-                heapq.heappush(self.state.waiting, (event.time_unix_ns, event_id(event), event))
+                heapq.heappush(self._waiting, (event.time_unix_ns, event_id(event), event))
             elif not isinstance(event, ClockEvent):
                 continue
 
@@ -38,10 +42,28 @@ class ClusterEvents:
         """Events not later than ``second_ns``, in order; each once."""
         ready = []
         last_id = ""
-        waiting = self.state.waiting
+        waiting = self._waiting
         while waiting and waiting[0][0] <= second_ns:
             _, identity, event = heapq.heappop(waiting)
             if identity != last_id:
-                ready.append(event)
+                ready.append(self._named(event))
             last_id = identity
         return ready
+
+    def _named(self, event: ClusterEvent) -> ClusterEvent:
+        """The event with its nodes listed, by their canonical names."""
+        if isinstance(event, TopologyEvent):
+            self.names.learn(event)
+            return event
+        event = with_nodes(event)
+        self.names.learn(event)
+        return self.names.job(event)
+
+    def dump(self) -> ClusterEventsState:
+        """The state as plain data."""
+        return ClusterEventsState(self._waiting, self.names.state)
+
+    def load(self, state: ClusterEventsState) -> None:
+        """Take over a snapshot."""
+        self._waiting = state.waiting
+        self.names.load(state.names)

@@ -75,7 +75,7 @@ class ClusterStage:
         return encode_state(
             ClusterStageState(
                 sources=self._sources.state,
-                cluster=self._cluster.state,
+                cluster=self._cluster.dump(),
                 placement=self._correlator.placement,
                 correlator=self._correlator.state,
             )
@@ -84,6 +84,7 @@ class ClusterStage:
     def restore(self, state: bytes) -> None:
         """Become what ``snapshot`` described."""
         known = decode_state(state, ClusterStageState)
-        self._sources.state, self._cluster.state = known.sources, known.cluster
+        self._sources.state = known.sources
+        self._cluster.load(known.cluster)
         self._correlator.placement = known.placement
         self._correlator.state = known.correlator

@@ -173,7 +173,7 @@ class JobStage:
         return encode_state(
             JobStageState(
                 sources=self._sources.state,
-                cluster=self._cluster.state,
+                cluster=self._cluster.dump(),
                 placement=self._placement,
                 jobs=self._jobs,
                 closed=sorted(self._closed),
@@ -184,7 +184,8 @@ class JobStage:
     def restore(self, state: bytes) -> None:
         """Become what ``snapshot`` described."""
         known = decode_state(state, JobStageState)
-        self._sources.state, self._cluster.state = known.sources, known.cluster
+        self._sources.state = known.sources
+        self._cluster.load(known.cluster)
         self._placement, self._jobs = known.placement, known.jobs
         self._closed = set(known.closed)
         self._detectors.load(known.detectors)

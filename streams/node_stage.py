@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from stethoscope.correlation.placement import Placement
 from stethoscope.detectors.fleet import Table
@@ -115,7 +115,7 @@ class NodeStage:
         views: list[View] = []
         gpus: list[Sample] = []
         hosts: list[Sample] = []
-        for node, events in self._intake.release(second_ns).items():
+        for node, events in self._named(self._intake.release(second_ns)).items():
             self._read_node(node, events, second_ns, findings, views, gpus, hosts)
         for table, samples in ((self._samples.gpus, gpus), (self._samples.hosts, hosts)):
             findings += self._judge(table, samples)
@@ -124,12 +124,25 @@ class NodeStage:
             source=self.source, watermark_unix_ns=second_ns, views=views, findings=findings
         )
 
+    def _named(self, released: dict[str, list[AnyNodeEvent]]) -> dict[str, Sequence[AnyNodeEvent]]:
+        """The same by canonical name; sources that spell a node in two ways become one."""
+        named: dict[str, Sequence[AnyNodeEvent]] = {}
+        for name, events in released.items():
+            node = self._cluster.names.node(name)
+            if node == name and node not in named:
+                named[node] = events
+                continue
+            renamed = [structs.replace(event, node=node) for event in events]
+            both = [*named.get(node, []), *renamed]
+            named[node] = sorted(both, key=lambda event: event.time_unix_ns)
+        return named
+
     def _apply(self, event: Event) -> None:
         if isinstance(event, JobEvent):
             self._placement.apply(event)
         elif isinstance(event, TopologyEvent):
-            for node, rack in event.racks.items():
-                self._node(event.cluster, node).rack = rack
+            for name, rack in event.racks.items():
+                self._node(event.cluster, self._cluster.names.node(name)).rack = rack
 
     def _node(self, cluster: str, name: str) -> NodeContext:
         return self._nodes.setdefault(name, NodeContext(cluster, name))
@@ -224,7 +237,7 @@ class NodeStage:
         return encode_state(
             NodeStageState(
                 intake=self._intake.dump(),
-                cluster=self._cluster.state,
+                cluster=self._cluster.dump(),
                 placement=self._placement,
                 nodes=self._nodes,
                 gpu_rows=self._samples.gpus.rows,
@@ -241,7 +254,7 @@ class NodeStage:
         """Become what ``snapshot`` described."""
         known = decode_state(state, NodeStageState)
         self._intake.load(known.intake)
-        self._cluster.state = known.cluster
+        self._cluster.load(known.cluster)
         self._placement, self._nodes = known.placement, known.nodes
         self._samples.gpus.rows, self._samples.gpus.subjects = known.gpu_rows, known.gpu_subjects
         self._samples.hosts.rows = known.host_rows

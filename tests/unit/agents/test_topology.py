@@ -14,7 +14,7 @@ from stethoscope.agents.fabric import (
     parse_ibnetdiscover,
     parse_slurm_topology,
 )
-from stethoscope.agents.names import NodeNames, folded, short
+from stethoscope.schemas.names import NodeNames, folded, short
 from stethoscope.agents.reader import Context
 from stethoscope.agents.topology import TopologyReader
 from stethoscope.schemas.agent_config import Topology
