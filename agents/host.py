@@ -126,7 +126,7 @@ class HostReader:
         metrics: dict[str, Value] = {}
         metrics.update(cpu_metrics(self._parse("stat", host_proc.parse_stat), rates))
         metrics.update(memory_metrics(self._parse("meminfo", host_proc.parse_meminfo)))
-        metrics.update(vm_metrics(self._parse("vmstat", host_proc.parse_pairs), rates))
+        metrics.update(vm_metrics(self._parse("vmstat", host_proc.parse_vmstat), rates))
         metrics.update(disk_metrics(self._parse("diskstats", host_proc.parse_diskstats), rates))
         metrics.update(network_metrics(self._parse("net/dev", host_proc.parse_net_dev), rates))
         if load := self._parse("loadavg", host_proc.parse_loadavg):

@@ -1,6 +1,8 @@
 """Whether the kernel's clock is synchronised, by ``adjtimex`` read only."""
 
 import ctypes
+from collections.abc import Callable
+from functools import lru_cache
 
 from stethoscope.schemas.events import Value
 
@@ -28,13 +30,19 @@ class _Timex(ctypes.Structure):
     )
 
 
+@lru_cache(maxsize=1)
+def _adjtimex() -> "Callable[..., int] | None":
+    found: Callable[..., int] | None = getattr(ctypes.CDLL(None), "adjtimex", None)
+    return found
+
+
 def clock_state() -> dict[str, Value]:
     """``clock_synced`` (0 or 1) and ``clock_offset_secs``; empty where the call is not there."""
-    adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)
+    adjtimex = _adjtimex()
     if adjtimex is None:
         return {}
     timex = _Timex()
-    state = adjtimex(ctypes.byref(timex))
+    state: int = adjtimex(ctypes.byref(timex))
     if state < 0:
         return {}
     per_sec = 1e9 if timex.status & _STA_NANO else 1e6

@@ -43,8 +43,12 @@ class Mounts:
         watched = {m.path: m for m in mounts if self._is_watched(m)}
         chosen = list(watched.values())[:MAX_MOUNTS]
         self._probes = {m.path: self._probes.get(m.path) or self._probe(m) for m in chosen}
-        for probe in self._probes.values():
-            probe.start()
+        for mount in chosen:
+            probe = self._probes[mount.path]
+            if mount.fstype in NETWORK_TYPES or mount.fstype.startswith("fuse"):
+                probe.start()
+            else:
+                probe.call()
         end = time.monotonic() + wait_secs
         for probe in self._probes.values():
             probe.wait(end - time.monotonic())

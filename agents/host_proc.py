@@ -85,13 +85,16 @@ def parse_meminfo(text: str) -> dict[str, int]:
     return found
 
 
-def parse_pairs(text: str) -> dict[str, int]:
-    """Lines of ``name number``: ``/proc/vmstat``.
+VM_COUNTERS = frozenset({"oom_kill", "numa_hit", "numa_miss", "numa_foreign"})
 
-    >>> parse_pairs("oom_kill 3")
+
+def parse_vmstat(text: str) -> dict[str, int]:
+    r"""Those of ``/proc/vmstat`` that we use.
+
+    >>> parse_vmstat("nr_free_pages 7\noom_kill 3")
     {'oom_kill': 3}
     """
-    lines = (line.split() for line in text.splitlines())
+    lines = (line.split() for line in text.splitlines() if line.split(" ", 1)[0] in VM_COUNTERS)
     pairs = ((words[0], _number(words[1])) for words in lines if len(words) == 2)
     return {name: number for name, number in pairs if number is not None}
 

@@ -3,6 +3,7 @@
 What cannot be read (another user's ``environ``, a process that just ended) is absent.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -118,7 +119,7 @@ class ProcessTable:
 
     def pids(self) -> list[int]:
         """Ids of all processes."""
-        return [int(entry.name) for entry in self.root.iterdir() if entry.name.isdigit()]
+        return [int(name) for name in os.listdir(self.root) if name.isdigit()]  # noqa: PTH208  # cheap
 
     def known(self, pid: int) -> Facts | None:
         """What was last found out, without a look."""

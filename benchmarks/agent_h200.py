@@ -266,7 +266,7 @@ def cpu_secs(pids: list[int]) -> float:
 
 def whole_agent(secs: float, arguments: list[str]) -> dict[str, object]:
     """The same figures of ``stethoscope agent`` and all its worker processes."""
-    child = subprocess.Popen([sys.executable, "-m", "stethoscope.cli.app", "agent", *arguments])
+    child = subprocess.Popen([sys.executable, "-m", "stethoscope.cli", "agent", *arguments])
     time.sleep(10)
     tree = process_tree(child.pid)
     before, start = cpu_secs(tree), time.perf_counter()

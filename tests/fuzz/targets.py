@@ -141,7 +141,7 @@ TARGETS: tuple[FuzzTarget, ...] = (
     text("nodelist", nodelist.expand, "b04-[09-10],rack[0-1]_blade[0-1]", may_raise=(ValueError,)),
     text("host.stat", host_proc.parse_stat, "cpu  1 0 1 6 2 0 0 0 0 0\nctxt 5\n"),
     text("host.meminfo", host_proc.parse_meminfo, "MemTotal:  16 kB\n"),
-    text("host.pairs", host_proc.parse_pairs, "oom_kill 3\n"),
+    text("host.vmstat", host_proc.parse_vmstat, "oom_kill 3\n"),
     text("host.loadavg", host_proc.parse_loadavg, "0.52 0.58 0.59 1/1028 12345"),
     text("host.uptime", host_proc.parse_uptime, "1234.5 9.9"),
     text("host.file_nr", host_proc.parse_file_nr, "1000 0 4000"),

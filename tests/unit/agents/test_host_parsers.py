@@ -184,7 +184,7 @@ def test_a_process_without_nccl(tmp_path: Path) -> None:
 TEXT_PARSERS = (
     host_proc.parse_stat,
     host_proc.parse_meminfo,
-    host_proc.parse_pairs,
+    host_proc.parse_vmstat,
     host_proc.parse_loadavg,
     host_proc.parse_uptime,
     host_proc.parse_file_nr,
