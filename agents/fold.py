@@ -57,7 +57,7 @@ class Fold:
     def add(self, event: LogEvent, monotonic_ns: int) -> list[LogEvent]:
         """Take one line; events to send, those of streams that fell quiet before it first."""
         self._newest_unix_ns = max(self._newest_unix_ns, event.time_unix_ns)
-        sent = self._retire_older_than(self._newest_unix_ns - self._quiet_ns)
+        sent = self.end_older_than(self._newest_unix_ns - self._quiet_ns)
         key = fold_key(event)
         stream = self._streams.pop(key, None)
         if stream is None:
@@ -84,6 +84,16 @@ class Fold:
             sent.extend(self._retire())
         return sent
 
+    def end_older_than(self, unix_ns: int) -> list[LogEvent]:
+        """End the streams whose last line was written before that."""
+        sent: list[LogEvent] = []
+        while self._streams:
+            oldest = next(iter(self._streams.values()))
+            if oldest.last.time_unix_ns >= unix_ns:
+                break
+            sent.extend(self._retire())
+        return sent
+
     def drain(self) -> list[LogEvent]:
         """End all streams."""
         sent: list[LogEvent] = []
@@ -100,15 +110,6 @@ class Fold:
         for stream in streams[-MAX_STREAMS:]:
             stream.seen_monotonic_ns = monotonic_ns
             self._streams[fold_key(stream.last)] = stream
-
-    def _retire_older_than(self, unix_ns: int) -> list[LogEvent]:
-        sent: list[LogEvent] = []
-        while self._streams:
-            oldest = next(iter(self._streams.values()))
-            if oldest.last.time_unix_ns >= unix_ns:
-                break
-            sent.extend(self._retire())
-        return sent
 
     def _retire(self) -> list[LogEvent]:
         _, stream = self._streams.popitem(last=False)

@@ -165,6 +165,7 @@ class KernelLogReader:
         self._fold = Fold(section.quiet_secs)
         self._cursor = Cursor(boot_id=context.boot_id)
         self._restored: list[Stream] = []
+        self._is_first = True
 
     def probe(self) -> None:
         """One of the three sources can be read.
@@ -193,6 +194,10 @@ class KernelLogReader:
                     events.extend(self._fold.add(self._event(line), now.monotonic_ns))
                 else:
                     self.counters.skip("no_rule")
+        if self._is_first:  # of a backlog, nothing more will come
+            quiet_ns = round(self._section.quiet_secs * 1e9)
+            events.extend(self._fold.end_older_than(now.unix_ns - quiet_ns))
+            self._is_first = False
         events.extend(self._fold.flush(now.monotonic_ns))
         return events
 
@@ -212,6 +217,7 @@ class KernelLogReader:
             cursor = Cursor(journal=cursor.journal, files=cursor.files, streams=cursor.streams)
             cursor.boot_id = self._context.boot_id
         self._restored = cursor.streams
+        self._is_first = False
         self._cursor = cursor
 
     def close(self) -> None:

@@ -64,6 +64,10 @@ class FileSet:
                 if tail.is_gone():
                     self._park(path, before)
 
+    def is_following(self) -> bool:
+        """Whether any file is open."""
+        return bool(self._tails)
+
     def positions(self) -> list[Position]:
         """Where every file was read to, those that went included."""
         known = [at for tail in self._tails.values() for at in tail.positions()]

@@ -1,5 +1,6 @@
 """Training logs: the lines that a rule reads, of files, journald units and standard input."""
 
+import glob
 import os
 import re
 import select
@@ -19,7 +20,7 @@ from stethoscope.agents.train_lines import Kept, Limit, LineFilter, clean
 from stethoscope.agents.train_rules import RULES, compile_pattern, user_rules
 from stethoscope.agents.train_time import times_of
 from stethoscope.schemas.agent_config import TrainLog
-from stethoscope.schemas.errors import ReaderUnsupported
+from stethoscope.schemas.errors import ReaderUnsupported, ServiceError
 from stethoscope.schemas.events import Event, LogEvent
 
 MAX_STREAMS = 4096
@@ -80,6 +81,11 @@ class TrainLogReader:
         self._filters: dict[str, LineFilter] = {}
         self._last_read_unix_ns: int | None = None
         self._scanned_monotonic_ns: int | None = None
+        self._names_files_only = (
+            bool(section.globs)
+            and not any(map(glob.has_magic, section.globs))
+            and not (section.units or section.stdin)
+        )
 
     def probe(self) -> None:
         """Something must be configured.
@@ -95,9 +101,12 @@ class TrainLogReader:
         """What is new in all logs.
 
         Raises:
-            ServiceError: journald cannot be read.
+            ServiceError: journald cannot be read; no file that was named is there.
         """
         self._scan(now)
+        if not self._files.is_following() and self._names_files_only:
+            message = f"nothing to read at {', '.join(self._section.globs)}"
+            raise ServiceError(message)
         events: list[Event] = []
         sent_chars = 0
         for path, tailed in self._files.read(now.monotonic_ns):

@@ -211,6 +211,16 @@ def test_a_file_by_dmesg_is_followed_by_its_text(tmp_path: Path) -> None:
     other.close()
 
 
+def test_a_files_whole_count_comes_out_of_one_read(tmp_path: Path) -> None:
+    path = tmp_path / "dmesg.txt"
+    path.write_text(f"[Wed Nov 15 00:00:01 2023] {XID}\n" * 100)
+    read = reader(file=str(path))
+    events = logs(read.read(FakeClock(unix_ns=BOOT_NS + 86_400 * NS).now()))
+    assert sum(event.count for event in events) == 100
+    assert len(events) == 8
+    read.close()
+
+
 def test_nothing_to_read_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stethoscope.agents.kernel_log.shutil.which", lambda _: None)
     with pytest.raises(ReaderUnsupported, match=r"No such file.*CAP_SYSLOG.*no journald"):

@@ -10,7 +10,7 @@ from stethoscope.agents.train_lines import Limit, LineFilter, clean, rank_of
 from stethoscope.agents.train_log import TrainLogReader
 from stethoscope.agents.train_rules import RULES
 from stethoscope.schemas.agent_config import LineRule, TrainLog
-from stethoscope.schemas.errors import ConfigError, ReaderUnsupported
+from stethoscope.schemas.errors import ConfigError, ReaderUnsupported, ServiceError
 from stethoscope.schemas.events import LogEvent, event_id
 
 NS = 10**9
@@ -106,7 +106,8 @@ def test_a_bad_checkpoint_is_counted_and_ignored(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
     append(tmp_path / "a.log", STEP.format(1))
-    agent = Agent(f"{tmp_path}/a.log", f"{tmp_path}/none.log")
+    append(tmp_path / "b.log", "nothing of note")
+    agent = Agent(f"{tmp_path}/a.log", f"{tmp_path}/b.log", f"{tmp_path}/none.log")
     assert agent.lines() == [STEP.format(1)]
     (tmp_path / "a.log").unlink()
     (tmp_path / "a.log").mkdir()
@@ -114,6 +115,15 @@ def test_what_cannot_be_read_is_counted_and_the_rest_goes_on(tmp_path: Path) -> 
         agent.read(secs=20)
     assert agent.reader.counters.collector_errors[f"{tmp_path}/none.log"] >= 1
     assert agent.reader.counters.collector_errors[f"{tmp_path}/a.log"] >= 1
+
+
+def test_a_named_file_that_is_not_there_is_no_success(tmp_path: Path) -> None:
+    agent = Agent(f"{tmp_path}/none.log")
+    with pytest.raises(ServiceError, match=r"nothing to read at .*none\.log"):
+        agent.read()
+    append(tmp_path / "none.log", STEP.format(1))
+    assert agent.lines() == [STEP.format(1)]
+    assert Agent(f"{tmp_path}/*.none").lines() == []
 
 
 def test_too_many_files_keep_the_newest(tmp_path: Path) -> None:
