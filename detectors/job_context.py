@@ -62,7 +62,7 @@ class JobContext(Struct):
     event: JobEvent | None = None
     ended_ns: int | None = None
     gpus: list[Gpu] = field(default_factory=list)
-    positions: dict[str, dict[int, int]] = field(default_factory=dict)
+    positions: dict[str, dict[str, int]] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     new_steps: int = 0
     lead: tuple[str, int | None] | None = None
@@ -204,7 +204,7 @@ def _settle_on(context: JobContext, gpus: list[Gpu]) -> None:
     context.gpus = gpus
     context.positions = {}
     for i, gpu in enumerate(gpus):
-        context.positions.setdefault(gpu.node, {})[gpu.index] = i
+        context.positions.setdefault(gpu.node, {})[gpu.uuid or str(gpu.index)] = i
     context.recent = np.full((RECENT_SECS, len(gpus), len(JOB_METRICS)), np.nan)
     context.healthy = np.full((len(gpus), len(JOB_METRICS)), np.nan)
     context.healthy_secs = 0
@@ -218,7 +218,7 @@ def _discover(context: JobContext, view: GpuView) -> None:
     fresh = [
         Gpu(view.node, index, uuid)
         for index, uuid in zip(view.indices, view.uuids, strict=True)
-        if index not in known
+        if str(index) not in known and uuid not in known
     ]
     if fresh:
         _settle_on(context, sorted([*context.gpus, *fresh], key=lambda g: (g.node, g.index)))
@@ -237,20 +237,18 @@ def take_gpus(context: JobContext, view: GpuView, now_ns: int) -> None:
     _discover(context, view)
     context.fabrics[view.node] = view.fabrics
     context.gpu_model = view.model or context.gpu_model
-    by_uuid = {(g.node, g.uuid): i for i, g in enumerate(context.gpus) if g.uuid is not None}
-    by_index = {(g.node, g.index): i for i, g in enumerate(context.gpus)}
-    slot = context.recent[(now_ns // NS) % RECENT_SECS]
-    for j, (index, uuid) in enumerate(zip(view.indices, view.uuids, strict=True)):
-        i = by_uuid.get((view.node, uuid), by_index.get((view.node, index)))
-        if i is None:
-            continue
+    known = context.positions.get(view.node, {})
+    named = zip(view.indices, view.uuids, strict=True)
+    at = [known.get(uuid, known.get(str(index))) for index, uuid in named]
+    columns = [view.metrics.get(name) or [None] * len(at) for name in JOB_METRICS]
+    values = np.array(columns, dtype=np.float64).T
+    mine = [j for j, i in enumerate(at) if i is not None]
+    rows = [i for i in at if i is not None]
+    context.recent[(now_ns // NS) % RECENT_SECS, rows] = values[mine]
+    for i, j in zip(rows, mine, strict=True):
         gpu = context.gpus[i]
-        if (gpu.uuid, gpu.index) != (uuid, index):
-            context.gpus[i] = Gpu(gpu.node, index, uuid, gpu.rank)
-        for m, name in enumerate(JOB_METRICS):
-            value = view.metrics.get(name)
-            if value is not None and value[j] is not None:
-                slot[i, m] = value[j]
+        if (gpu.uuid, gpu.index) != (view.uuids[j], view.indices[j]):
+            context.gpus[i] = Gpu(gpu.node, view.indices[j], view.uuids[j], gpu.rank)
 
 
 def take_host(context: JobContext, view: HostView) -> None:
