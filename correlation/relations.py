@@ -36,6 +36,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "ib_port_down": JOB_SYMPTOMS,
     "switch_down": JOB_SYMPTOMS | {"ib_port_down"},
     "node_down": JOB_SYMPTOMS | {"agent_silent"},
+    "agent_silent": JOB_SYMPTOMS,  # a node that is gone takes its ranks along
     "host_oom": JOB_SYMPTOMS,
     "gpu_contention": SLOW_SYMPTOMS,
     "host_contention": VAGUE_SLOW,

@@ -42,7 +42,7 @@ class Metric(Struct, frozen=True, omit_defaults=True):
 @lru_cache(maxsize=1)
 def registry() -> dict[str, Metric]:
     """All metrics by canonical name."""
-    text = files(__package__).joinpath("metrics.toml").read_text(encoding="utf-8")
+    text = files("stethoscope.schemas").joinpath("metrics.toml").read_text(encoding="utf-8")
     entries = msgspec.convert(tomllib.loads(text), dict[str, Metric])
     return {name: msgspec.structs.replace(m, name=name) for name, m in entries.items()}
 
