@@ -6,22 +6,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from stethoscope.schemas.events import JobEvent
+from stethoscope.schemas.job_states import ENDED
 
-# Slurm's words for a run that is over; other schedulers' are translated to them.
-ENDED = frozenset(
-    {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REVOKED",
-        "TIMEOUT",
-    }
-)
 MAX_JOBS = 200_000
 # A job that starts and fails within a second has one time for both: the order is in these.
 _ORDER = {"PENDING": 0, "CONFIGURING": 1, "RUNNING": 2, "SUSPENDED": 3, "COMPLETING": 4}

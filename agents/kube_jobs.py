@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 
-from stethoscope.agents.job_changes import ENDED
 from stethoscope.agents.kube_pods import (
     NS,
     JobName,
@@ -21,6 +20,7 @@ from stethoscope.agents.kube_pods import (
     variable,
 )
 from stethoscope.schemas.events import JobEvent
+from stethoscope.schemas.job_states import ENDED
 
 MAX_JOBS = 50_000
 FORGET_NS = 3600 * NS

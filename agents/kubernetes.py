@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from stethoscope.agents.job_changes import ENDED, JobChanges, end_of
+from stethoscope.agents.job_changes import JobChanges, end_of
 from stethoscope.agents.kube_client import KubeClient, KubeError, Server, in_cluster
 from stethoscope.agents.kube_jobs import KubeJobs
 from stethoscope.agents.kube_pods import NS, Condition, Metadata, Pod
@@ -15,6 +15,7 @@ from stethoscope.agents.reader import Context, Counters, Now
 from stethoscope.schemas.agent_config import Kubernetes
 from stethoscope.schemas.errors import ReaderUnsupported
 from stethoscope.schemas.events import ClockEvent, Event, JobEvent, NodeInfo, TopologyEvent
+from stethoscope.schemas.job_states import ENDED
 
 CLOCK_LAG_NS = 2 * NS  # its times are whole seconds
 _GONE = 410

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import structs
 
 from stethoscope.agents.command import CommandError, run
-from stethoscope.agents.job_changes import ENDED, JobChanges, end_of
+from stethoscope.agents.job_changes import JobChanges, end_of
 from stethoscope.agents.reader import Context, Counters, Now
 from stethoscope.agents.slurm_json import NS, JobFacts, parse_queue, to_event
 from stethoscope.agents.slurm_text import (
@@ -22,9 +22,10 @@ from stethoscope.agents.slurm_text import (
 from stethoscope.schemas.agent_config import Slurm
 from stethoscope.schemas.errors import ReaderUnsupported, ServiceError
 from stethoscope.schemas.events import ClockEvent, Event, JobEvent, NodeInfo, TopologyEvent
+from stethoscope.schemas.job_states import ENDED
 
 # Slurm's times are whole seconds: what happened in the last one may be listed later.
-CLOCK_LAG_NS = 2 * NS
+CLOCK_LAG_NS = NS
 MAX_ASKED = 50  # ends looked up in one read; the others wait for the next
 _PLAIN_ENVIRON = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
 
@@ -141,7 +142,7 @@ class SlurmReader:
         if told is None or told.state in ENDED:
             return []
         down = {name for name, node in self._nodes.items() if node.state == "down"}
-        state = "NODE_FAIL" if down.intersection(told.nodes or ()) else "PREEMPTED"
+        state = "NODE_FAIL" if down.intersection(told.nodes or ()) else "REQUEUED"
         if told.state == "PENDING":
             state = "CANCELLED"
         return [end_of(told, state, min(now.unix_ns, job.start_unix_ns or now.unix_ns))]

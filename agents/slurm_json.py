@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from stethoscope.schemas.events import JobEvent
+from stethoscope.schemas.job_states import WAITING
 from stethoscope.schemas.nodelist import expand
 
 NS = 10**9
@@ -117,8 +118,10 @@ def to_event(facts: JobFacts, cluster: str, checkpoint_key: str, now_unix_ns: in
         ValueError: its node list is none.
     """
     nodes = expand(facts.nodelist)
-    waits = facts.state in {"PENDING", "CONFIGURING", "REQUEUED"}
-    over = facts.end_secs is not None and facts.state not in {"RUNNING", "SUSPENDED"} and not waits
+    # Listed as REQUEUED is the run to come; of ours, that word ends the run before.
+    state = "PENDING" if facts.state == "REQUEUED" else facts.state
+    waits = state in WAITING
+    over = facts.end_secs is not None and state not in {"RUNNING", "SUSPENDED"} and not waits
     start_secs = None if waits else facts.start_secs or None
     end_secs = facts.end_secs if over else None
     at_secs = end_secs or start_secs or facts.submit_secs
@@ -130,7 +133,7 @@ def to_event(facts: JobFacts, cluster: str, checkpoint_key: str, now_unix_ns: in
         cluster=cluster,
         job_id=facts.job_id,
         restart=facts.restart,
-        state=facts.state,
+        state=state,
         name=facts.name or None,
         user=facts.user or None,
         account=facts.account or None,

@@ -142,7 +142,7 @@ class Slurm(Section, frozen=True):
     """
 
     enabled: bool = False
-    period_secs: PositiveSecs = 5.0
+    period_secs: PositiveSecs = 3.0
     bin_dir: str | None = None
     conf: str | None = None
     timeout_secs: PositiveSecs = 30.0

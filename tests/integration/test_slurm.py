@@ -105,8 +105,8 @@ def test_a_requeued_job_is_a_new_run_and_its_first_run_ends(watch: Watch) -> Non
     watch.cluster.run("scontrol", "requeue", job_id)
     watch.until(lambda: (1, "PENDING") in watch.states(job_id))
     states = watch.states(job_id)
-    assert (0, "PREEMPTED") in states
-    assert states.index((0, "PREEMPTED")) < states.index((1, "PENDING"))
+    assert (0, "REQUEUED") in states
+    assert states.index((0, "REQUEUED")) < states.index((1, "PENDING"))
     watch.cluster.run("scancel", job_id)
     watch.until(lambda: (1, "CANCELLED") in watch.states(job_id))
 
@@ -172,7 +172,7 @@ def test_the_clock_lags_behind_what_may_still_come(watch: Watch) -> None:
     now = SystemClock().now()
     clock = watch.reader.read(now)[-1]
     assert isinstance(clock, ClockEvent)
-    assert clock.time_unix_ns == now.unix_ns - 2 * 10**9
+    assert clock.time_unix_ns == now.unix_ns - 10**9
 
 
 def test_a_job_over_its_time_limit(watch: Watch, limited_job: str) -> None:

@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stethoscope.agents.clock import FakeClock
-from stethoscope.agents.job_changes import ENDED, JobChanges, end_of
+from stethoscope.agents.job_changes import JobChanges, end_of
 from stethoscope.agents.jobs_command import JobsCommandReader
 from stethoscope.agents.reader import Context
 from stethoscope.schemas.agent_config import JobsCommand
 from stethoscope.schemas.errors import ReaderUnsupported, ServiceError
 from stethoscope.schemas.events import ClockEvent, JobEvent, event_id
+from stethoscope.schemas.job_states import ENDED
 
 NS = 10**9
 

@@ -263,7 +263,7 @@ def test_a_requeued_job_ends_its_first_run() -> None:
     slurm.jobs = [listed()]
     slurm.read()
     slurm.jobs = [listed(job_state="COMPLETING", restart_cnt=1, nodes="gpu01")]
-    assert slurm.states() == [("7", 0, "PREEMPTED")]
+    assert slurm.states() == [("7", 0, "REQUEUED")]
     slurm.jobs = [listed(job_state="PENDING", restart_cnt=1, nodes="", gres_detail=[])]
     assert slurm.states() == [("7", 1, "PENDING")]
 
