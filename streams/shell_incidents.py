@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from stethoscope.schemas.incidents import Incident
+from stethoscope.schemas.incidents import Incident, is_page
 from stethoscope.schemas.kafka_options import INCIDENTS
 from stethoscope.streams.shell_metrics import INCIDENTS as CHANGES
 from stethoscope.streams.shell_output import Output
@@ -47,7 +47,7 @@ class Offering(Protocol):
 class Told(Struct):
     """What the sender was told. Bounds: open incidents; the last 10,000 ended ones.
 
-    ``firing``: wall time, seconds, of the first offer. ``ending``: ended, the sender does not know.
+    ``firing``: wall time, seconds, of the first offer that paged. ``ending``: ended, the sender does not know.
     """
 
     sender: bytes = b""
@@ -156,12 +156,13 @@ class IncidentPublisher:
         if key in told.ended:
             return
         if not _ended(incident):
-            told.firing.setdefault(key, self._wall_secs())
+            if _pages(incident):
+                told.firing.setdefault(key, self._wall_secs())
             told.ending.pop(key, None)
             self._sender.offer([incident], watermark_unix_ns)
         elif key in told.firing:
             told.ending[key] = incident
-        elif incident.merged_into is None and not self._is_history(watermark_unix_ns):
+        elif _pages(incident) and not self._is_history(watermark_unix_ns):
             # It came and went unseen, while no worker ran: it fires first, or nobody hears of it.
             told.firing[key] = self._wall_secs()
             told.ending[key] = incident
@@ -176,6 +177,10 @@ class IncidentPublisher:
         told.ended[key] = None
         while len(told.ended) > _MAX_ENDED:
             del told.ended[next(iter(told.ended))]
+
+
+def _pages(incident: Incident) -> bool:
+    return incident.paged_unix_ns is not None and is_page(incident)
 
 
 def _ended(incident: Incident) -> bool:

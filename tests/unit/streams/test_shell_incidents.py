@@ -12,7 +12,9 @@ from stethoscope.streams.shell_incidents import MIN_FIRING_SECS, IncidentPublish
 from stethoscope.streams.shell_output import Received
 
 
-def _incident(incident_id: str = "a", *, state: str = "open", raw_events: int = 1) -> Incident:
+def _incident(
+    incident_id: str = "a", *, state: str = "open", raw_events: int = 1, paged: int | None = 5
+) -> Incident:
     fields = {
         "incident_id": incident_id,
         "state": state,
@@ -35,6 +37,7 @@ def _incident(incident_id: str = "a", *, state: str = "open", raw_events: int = 
         "merged_into": None,
         "actions": [],
         "knowledge": "",
+        "paged_unix_ns": paged,
     }
     return msgspec.convert(fields, Incident)
 
@@ -139,6 +142,17 @@ def test_what_came_and_went_while_no_worker_ran_still_pages() -> None:
     world = _world().publish(RESOLVED)
     assert world.told() == [GROWS]
     assert world.keep().wait(LONG).told() == [GROWS, ENDS]
+
+
+def test_one_that_is_first_paged_when_it_ends_fires_before_that() -> None:
+    world = _world().publish(_incident(paged=None)).keep().publish(RESOLVED)
+    assert world.told() == [FIRES, GROWS]
+    assert world.keep().wait(LONG).told() == [FIRES, GROWS, ENDS]
+
+
+def test_what_was_never_paged_does_not_end_either() -> None:
+    ended = _incident(state="resolved", paged=None)
+    assert _world().publish(_incident(paged=None), ended).keep().wait(LONG).told() == [FIRES]
 
 
 def test_what_ended_in_history_pages_nobody() -> None:
