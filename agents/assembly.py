@@ -88,5 +88,5 @@ def _task(name: str, context: Context, config: AgentConfig, now_ns: int) -> Task
         name=name,
         own_period_secs=period_secs,
         deadline_secs=config.loop.deadline_secs + COMMANDS_A_READ * command_secs,
-        base_ns=first_base_ns(f"{context.node}/{name}", now_ns, period_secs),
+        base_ns=first_base_ns(context.node, now_ns, period_secs),
     )

@@ -65,8 +65,9 @@ class Loop:
         self.pool = pool
         self.tasks = {task.name: task for task in tasks}
         self.activity = Activity(context.node, config.loop, config.control, now)
-        seed = f"{context.node}/heartbeat"
-        self._heartbeat_base_ns = first_base_ns(seed, now.monotonic_ns, self._config.heartbeat_secs)
+        self._heartbeat_base_ns = first_base_ns(
+            context.node, now.monotonic_ns, self._config.heartbeat_secs
+        )
         self.heartbeat_total = 0
 
     def step(self, wishes: list[ControlMessage], vitals: Callable[[], Vitals]) -> float:

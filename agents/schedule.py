@@ -85,7 +85,8 @@ class Task(Struct):
 def first_base_ns(seed: str, now_ns: int, period_secs: float) -> int:
     """A base that makes the first call due within a second, at a phase that differs by ``seed``.
 
-    Nodes that start together do not read and send together.
+    Nodes that start together do not read and send together; the readers of one node do, so that
+    their events travel in one message and wake us once.
     """
     phase = random.Random(seed).random()  # noqa: S311 - spreads load, guards nothing
     return now_ns + round((phase * min(1.0, period_secs) - period_secs) * _NS)
