@@ -73,13 +73,14 @@ class JobChanges:
         ]
         return msgspec.json.encode(open_runs).decode()
 
-    def restore(self, state: str, cluster: str) -> None:
-        """Remember those runs, so that one that ended meanwhile is missed.
+    def restore(self, state: str, cluster: str) -> list[Seen]:
+        """Remember those runs, so that one that ended meanwhile is missed; gives them.
 
         Raises:
             msgspec.DecodeError: not what ``checkpoint`` gives.
         """
-        for seen in msgspec.json.decode(state, type=list[Seen]):
+        runs = msgspec.json.decode(state, type=list[Seen])
+        for seen in runs:
             self._told[seen.job_id, seen.restart] = JobEvent(
                 time_unix_ns=0,
                 cluster=cluster,
@@ -88,6 +89,7 @@ class JobChanges:
                 state=seen.state,
                 start_unix_ns=seen.start_unix_ns,
             )
+        return runs
 
 
 def end_of(job: JobEvent, state: str, unix_ns: int) -> JobEvent:

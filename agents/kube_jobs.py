@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 
+from stethoscope.agents.job_changes import Seen
 from stethoscope.agents.kube_pods import (
     NS,
     JobName,
@@ -40,6 +41,7 @@ class _Job(Struct):
     """What is remembered of a job beyond its pods."""
 
     owner: str
+    first_run: int = 0
     slots: dict[str, _Slot] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)  # run: when it was seen to be over
     disrupted: str | None = None
@@ -65,6 +67,11 @@ class KubeJobs:
         self._gpu_resources = gpu_resources
         self._members: dict[str, _Member] = {}
         self._memory: dict[str, _Job] = {}
+        self._resumed: dict[str, Seen] = {}
+
+    def resume(self, runs: Iterable[Seen]) -> None:
+        """Runs known before a restart: counting goes on from them."""
+        self._resumed = {run.job_id: run for run in runs}
 
     def put(self, pod: Pod) -> None:
         """A pod that is new or has changed."""
@@ -108,11 +115,15 @@ class KubeJobs:
         memory = self._remember(job_id, members, now_unix_ns)
         attempts = [m.name.attempt for m in members if m.name.attempt is not None]
         runs = [slot.before + slot.restarts for slot in memory.slots.values()]
-        restart = max(attempts) if attempts else max(runs)
         pods = [member.pod for member in members]
         state = _state([pod_state(pod) for pod in pods])
         starts = [at for at in map(started_ns, pods) if at is not None]
         start_ns = max(starts) if starts and state not in {"PENDING", "CONFIGURING"} else None
+        restart = max(attempts) if attempts else max(runs)
+        if (known := self._resumed.pop(job_id, None)) is not None and not attempts:
+            run = known.restart if known.start_unix_ns in (None, start_ns) else known.restart + 1
+            memory.first_run = max(0, run - restart)
+        restart += 0 if attempts else memory.first_run
         end_ns = None
         if state in ENDED:
             finishes = [at for at in map(finished_ns, pods) if at is not None]

@@ -187,7 +187,7 @@ class KubernetesReader:
     def restore(self, state: str) -> None:
         """Know those jobs, so that an end in the meantime is told."""
         try:
-            self._changes.restore(state, self._cluster)
+            self._jobs.resume(self._changes.restore(state, self._cluster))
         except msgspec.DecodeError:
             self.counters.error("checkpoint")
 

@@ -111,19 +111,10 @@ class OpenFile:
 
     def _cut_lines(self, chunk: bytes, tailed: Tailed) -> int:
         """Take whole lines from the chunk; how many bytes they and their ends took."""
-        start, skipping = 0, self.at.skipping
-        for end in _line_ends(chunk):
-            if not skipping and end > start:
-                tailed.lines.append(_capped(self.at.offset + start, chunk[start:end], tailed))
-            skipping = False
-            start = end + 1
-        if len(chunk) - start > MAX_LINE_BYTES:
-            if not skipping:
-                tailed.lines.append(_capped(self.at.offset + start, chunk[start:], tailed))
-            start, skipping = len(chunk), True
-        if start:
-            self._move(self.at.offset + start, chunk[:start], skipping=skipping)
-        return start
+        used, skipping = cut_lines(chunk, self.at.offset, tailed, skipping=self.at.skipping)
+        if used:
+            self._move(self.at.offset + used, chunk[:used], skipping=skipping)
+        return used
 
     def _take_half(self, chunk: bytes, tailed: Tailed) -> None:
         if not self.at.skipping:
@@ -144,6 +135,7 @@ class FileTail:
         self._current: OpenFile | None = None
         self._old: OpenFile | None = None
         self._generation = 0
+        self._last: Position | None = None
 
     def open_at(self, positions: list[Position]) -> None:
         """Open the path, going on from where it was read to before, rotated meanwhile or not.
@@ -179,8 +171,7 @@ class FileTail:
         if self._old is not None:
             found.append(self._old.take(monotonic_ns, max_bytes))
             if self._old.is_quiet(monotonic_ns):
-                self._old.close()
-                self._old = None
+                self._let_go_of_old()
         if self._current is not None:
             self._current.restart_if_truncated()
             self._generation = max(self._generation, self._current.at.generation + 1)
@@ -188,8 +179,10 @@ class FileTail:
         return [tailed for tailed in found if tailed.lines or tailed.cut]
 
     def positions(self) -> list[Position]:
-        """Where the files were read to, the one at the path first."""
-        return [file.at for file in (self._current, self._old) if file is not None]
+        """Where the files were read to, the one at the path first; of those gone, the last one."""
+        there = [file.at for file in (self._current, self._old) if file is not None]
+        # The file system may give the number of a deleted file to the next: generations go on.
+        return there or ([self._last] if self._last is not None else [])
 
     def is_gone(self) -> bool:
         """Nothing left to read."""
@@ -216,9 +209,13 @@ class FileTail:
     def _retire(self) -> None:
         if self._current is None:
             return
+        self._let_go_of_old()
+        self._old, self._current = self._current, None
+
+    def _let_go_of_old(self) -> None:
         if self._old is not None:
             self._old.close()
-        self._old, self._current = self._current, None
+            self._last, self._old = self._old.at, None
 
     def _open(self) -> OpenFile:
         # Without O_NONBLOCK a FIFO that nobody writes to would block for ever.
@@ -228,34 +225,6 @@ class FileTail:
             os.close(handle)
             raise OSError(errno.EINVAL, "not a regular file", self.path)
         return OpenFile(handle, Position(self.path, status.st_ino, self._generation))
-
-
-class StreamTail:
-    """Lines of a pipe: what comes is fed in, offsets count its bytes."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._offset = 0
-        self._skipping = False
-
-    def feed(self, data: bytes, tailed: Tailed) -> None:
-        """Add the whole lines so far to ``tailed``; the rest waits for more."""
-        chunk, start = self._rest + data, 0
-        for end in _line_ends(chunk):
-            if not self._skipping and end > start:
-                tailed.lines.append(_capped(self._offset + start, chunk[start:end], tailed))
-            self._skipping = False
-            start = end + 1
-        if len(chunk) - start > MAX_LINE_BYTES:
-            if not self._skipping:
-                tailed.lines.append(_capped(self._offset + start, chunk[start:], tailed))
-            start, self._skipping = len(chunk), True
-        self._offset += start
-        self._rest = chunk[start:]
-
-    def end(self, tailed: Tailed) -> None:
-        """The pipe has closed: its last half line is whole."""
-        self.feed(b"\n", tailed)
 
 
 def _inode(path: str) -> int | None:
@@ -277,14 +246,23 @@ def _find(at: Position) -> int | None:
     return None
 
 
-def _line_ends(chunk: bytes) -> list[int]:
-    r"""Positions of every ``\n`` and ``\r``: a progress bar's frame is a line."""
-    ends: list[int] = []
+def cut_lines(chunk: bytes, offset: int, tailed: Tailed, *, skipping: bool) -> tuple[int, bool]:
+    r"""Add the chunk's whole lines to ``tailed``; bytes used, and whether a long line goes on.
+
+    A line ends at ``\n`` or ``\r``: a progress bar's frame is one. ``offset`` is the chunk's
+    first byte's; ``skipping``: the chunk begins inside of a line of which enough is taken.
+    """
     start = 0
     for piece in chunk.replace(b"\r", b"\n").split(b"\n")[:-1]:
+        if piece and not skipping:
+            tailed.lines.append(_capped(offset + start, piece, tailed))
+        skipping = False
         start += len(piece) + 1
-        ends.append(start - 1)
-    return ends
+    if len(chunk) - start > MAX_LINE_BYTES:
+        if not skipping:
+            tailed.lines.append(_capped(offset + start, chunk[start:], tailed))
+        return len(chunk), True
+    return start, skipping
 
 
 def _capped(offset: int, body: bytes, tailed: Tailed) -> RawLine:

@@ -4,6 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+import msgspec
+from msgspec import Struct
+
 from stethoscope.agents.reader import Counters
 from stethoscope.agents.train_rules import URGENT, Rule, rule_of
 
@@ -12,6 +15,8 @@ MAX_PROCESSES = 4096
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+# What containerd and cri-o put before each line; Docker's JSON is brought to the same form.
+_CONTAINER = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] ")
 # srun -l writes "3: ", torchrun "[default0]:" (role and local rank), PyTorch "[rank3]:".
 _PREFIX = re.compile(r"^\s*(?:\d{1,6}: |\[(?:rank|default|trainer|worker)\d{1,6}\]:?\s?)+")
 _RANKS = (
@@ -37,10 +42,36 @@ def clean(body: bytes) -> str:
     >>> clean(b"\x1b[32mstep 1\x1b[0m loss \xff")
     'step 1 loss \ufffd'
     """
+    if body.startswith(b'{"log":'):
+        body = _from_docker(body)
     text = body.decode("utf-8", errors="replace")
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     return _CONTROL.sub("", text).rstrip()
+
+
+def unwrapped(text: str) -> str:
+    """The line without what the container runtime put before it.
+
+    >>> unwrapped("2026-11-29T16:00:00.123456789Z stdout F step 1 loss 2")
+    'step 1 loss 2'
+    """
+    match = _CONTAINER.match(text)
+    return text[match.end() :] if match else text
+
+
+def _from_docker(body: bytes) -> bytes:
+    try:
+        entry = msgspec.json.decode(body, type=_DockerEntry)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return body
+    return f"{entry.time} {entry.stream} F {entry.log}".encode("utf-8", errors="replace")
+
+
+class _DockerEntry(Struct):
+    log: str
+    stream: str
+    time: str
 
 
 def rank_of(line: str) -> int | None:

@@ -1,10 +1,7 @@
 """Training logs: the lines that a rule reads, of files, journald units and standard input."""
 
 import glob
-import os
 import re
-import select
-import sys
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -14,9 +11,10 @@ from stethoscope.agents.journal import Entry, Journal
 from stethoscope.agents.line_time import load_zone
 from stethoscope.agents.reader import Context, Counters, Now
 from stethoscope.agents.redact import redact
-from stethoscope.agents.tail import CHUNK_BYTES, Position, StreamTail, Tailed
+from stethoscope.agents.stdin import Stdin
+from stethoscope.agents.tail import Position, Tailed
 from stethoscope.agents.train_files import FileSet
-from stethoscope.agents.train_lines import Kept, Limit, LineFilter, clean
+from stethoscope.agents.train_lines import Kept, Limit, LineFilter, clean, unwrapped
 from stethoscope.agents.train_rules import RULES, compile_pattern, user_rules
 from stethoscope.agents.train_time import times_of
 from stethoscope.schemas.agent_config import TrainLog
@@ -45,6 +43,8 @@ class Origin(Struct, frozen=True):
 def origin_of(path: str, patterns: Iterable["re.Pattern[str]"]) -> Origin:
     """Job and rank, by the first pattern that has each in a group of that name.
 
+    A group ``namespace`` goes before the job's name, as Kubernetes' jobs are named.
+
     >>> origin_of("/logs/slurm-4711.out", [re.compile(r"slurm-(?P<job_id>[0-9]+)")]).job_id
     '4711'
     """
@@ -54,7 +54,10 @@ def origin_of(path: str, patterns: Iterable["re.Pattern[str]"]) -> Origin:
             named = {name: text for name, text in match.groupdict().items() if text}
             found = named | found
     rank = found.get("rank", "")
-    return Origin(found.get("job_id"), int(rank) if rank.isdecimal() else None)
+    job_id = found.get("job_id")
+    if job_id is not None and "namespace" in found:
+        job_id = f"{found['namespace']}/{job_id}"
+    return Origin(job_id, int(rank) if rank.isdecimal() else None)
 
 
 class TrainLogReader:
@@ -165,7 +168,7 @@ class TrainLogReader:
         )
         chosen = self._filter(tailed.stream)
         for raw, text, unix_ns in zip(tailed.lines, texts, times, strict=True):
-            if (kept := chosen.take(text, now.monotonic_ns)) is not None:
+            if (kept := chosen.take(unwrapped(text), now.monotonic_ns)) is not None:
                 yield self._event(kept, origin, path, tailed.stream, raw.offset, unix_ns)
 
     def _journal_events(self, entries: list[Entry], now: Now) -> Iterator[LogEvent]:
@@ -205,27 +208,3 @@ class TrainLogReader:
             if len(self._filters) > MAX_STREAMS:
                 del self._filters[next(iter(self._filters))]
         return self._filters[stream]
-
-
-class Stdin:
-    """Standard input, read without waiting."""
-
-    def __init__(self, started_boottime_ns: int) -> None:
-        self._tail = StreamTail()
-        self._stream = f"stdin:{started_boottime_ns}"
-        self._ended = False
-
-    def read(self, unix_ns: int) -> Tailed:
-        """The whole lines that came; all of the rest once it has closed."""
-        tailed = Tailed(self._stream, modified_unix_ns=unix_ns)
-        handle = sys.stdin.fileno()
-        taken = 0
-        while not self._ended and taken < MAX_SENT_CHARS and select.select([handle], [], [], 0)[0]:
-            data = os.read(handle, CHUNK_BYTES)
-            taken += len(data)
-            if data:
-                self._tail.feed(data, tailed)
-            else:
-                self._tail.end(tailed)
-                self._ended = True
-        return tailed

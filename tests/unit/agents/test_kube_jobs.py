@@ -2,6 +2,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stethoscope.agents.job_changes import Seen
 from stethoscope.agents.kube_client import in_cluster
 from stethoscope.agents.kube_jobs import KubeJobs
 from stethoscope.agents.kube_pods import Pod, gpu_count, job_name, parse_time, pod_state
@@ -146,6 +147,22 @@ def test_runs_are_counted_by_restarts_and_by_pods_in_ones_place() -> None:
     seen += jobs.jobs({}, NOW_NS)
     assert [event.restart for event in seen] == [0, 2, 3]
     assert [event.nodes for event in seen] == [["n1"], ["n1"], ["n2"]]
+
+
+def test_runs_are_counted_on_after_a_restart() -> None:
+    running = pod("a", "1", {"job-name": "j"}, node="n1", status=up())
+    start_ns = 1767323045 * NS
+    for known, restart in (
+        (Seen("ml/j", 3, "RUNNING", start_ns), 3),
+        (Seen("ml/j", 3, "PENDING", None), 3),
+        (Seen("ml/j", 3, "RUNNING", start_ns - NS), 4),
+        (Seen("ml/other", 3, "RUNNING", start_ns), 0),
+    ):
+        jobs = KubeJobs("c", GPUS)
+        jobs.resume([known])
+        jobs.put(running)
+        assert [event.restart for event in jobs.jobs({}, NOW_NS)] == [restart]
+        assert [event.restart for event in jobs.jobs({}, NOW_NS)] == [restart]
 
 
 def test_an_end_without_a_time_keeps_the_moment_it_was_seen() -> None:

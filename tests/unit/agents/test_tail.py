@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stethoscope.agents.tail import MAX_LINE_BYTES, FileTail, StreamTail, Tailed
+from stethoscope.agents.stdin import StreamTail
+from stethoscope.agents.tail import MAX_LINE_BYTES, FileTail, Tailed
 
 NS = 10**9
 

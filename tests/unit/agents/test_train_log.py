@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,54 @@ def test_a_named_file_that_is_not_there_is_no_success(tmp_path: Path) -> None:
     append(tmp_path / "none.log", STEP.format(1))
     assert agent.lines() == [STEP.format(1)]
     assert Agent(f"{tmp_path}/*.none").lines() == []
+
+
+def test_a_log_that_comes_back_is_another_even_under_the_same_number(tmp_path: Path) -> None:
+    log, other = tmp_path / "a.log", tmp_path / "b.log"
+    append(other, "nothing of note")
+    append(log, STEP.format(1))
+    agent = Agent(f"{tmp_path}/a.log", f"{tmp_path}/b.log")
+    first = agent.read()
+    log.unlink()
+    for _ in range(4):
+        assert agent.read(secs=20) == []
+    append(log, STEP.format(2))
+    second = agent.read()
+    assert [event.line for event in second] == [STEP.format(2)]
+    assert (first[0].stream or "").endswith(".0")
+    assert (second[0].stream or "").endswith(".1")
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = os.pipe()
+    with os.fdopen(ours) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        agent = Agent(stdin=True, job_id="7")
+        agent.reader.probe()
+        assert not agent.reader.hazardous
+        os.write(theirs, b"hello\nstep 1 loss 2\nstep 2 lo")
+        (event,) = agent.read()
+        assert (event.line, event.job_id, event.seq) == ("step 1 loss 2", "7", 6)
+        os.write(theirs, b"ss 3")
+        os.close(theirs)
+        assert agent.lines() == ["step 2 loss 3"]
+        assert agent.lines() == []
+
+
+def test_container_logs(tmp_path: Path) -> None:
+    cri = "2026-11-29T16:00:0{}.25Z stderr F [rank3]: {}"
+    docker = '{{"log":"{}\\n","stream":"stdout","time":"2026-11-29T16:00:03.5Z"}}'
+    log = tmp_path / "0.log"
+    lines = ["Traceback (most recent call last):", '  File "a.py"', "odd.Name: text"]
+    append(
+        log, *(cri.format(i, line) for i, line in enumerate(lines)), docker.format("step 1 loss 2")
+    )
+    events = Agent(str(log), path_patterns=[r"/(?P<namespace>[^/]+)/(?P<job_id>\d+)\.log$"]).read()
+    assert [event.line for event in events] == [*(f"[rank3]: {x}" for x in lines), "step 1 loss 2"]
+    assert [event.rank for event in events] == [3, 3, 3, None]
+    assert events[2].time_unix_ns - events[0].time_unix_ns == 2 * NS
+    assert events[3].time_unix_ns == 1795968003 * NS + NS // 2
+    assert events[0].job_id == f"{tmp_path.name}/0"
 
 
 def test_too_many_files_keep_the_newest(tmp_path: Path) -> None:
