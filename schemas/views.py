@@ -83,10 +83,12 @@ class Envelope(Struct, frozen=True, kw_only=True):
     rising order of ``watermark_unix_ns``: so a receiver can drop what it has seen (watermark not
     above the last one of that ``source``) after a restart has sent it twice. ``idle``: the source
     has nothing to say for now and is left out of the least; its watermark does not count.
+    ``heard``: every few seconds, the newest event time of each ``cluster/node``.
     """
 
     source: str
     watermark_unix_ns: int
     views: list[View] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    heard: dict[str, int] = field(default_factory=dict)
     idle: bool = False

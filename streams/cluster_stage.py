@@ -14,6 +14,7 @@ from stethoscope.schemas.views import Envelope
 from stethoscope.streams.cluster_events import ClusterEvents, ClusterEventsState
 from stethoscope.streams.sources import Sources, SourcesState
 from stethoscope.streams.state_codec import decode_state, encode_state
+from stethoscope.streams.wiring import Detectors
 
 
 class ClusterStageState(Struct):
@@ -23,14 +24,22 @@ class ClusterStageState(Struct):
     cluster: ClusterEventsState
     placement: Placement
     correlator: CorrelatorState
+    heard: dict[str, int]
+    detectors: dict[str, bytes]
 
 
 class ClusterStage:
     """One per cluster. See ``stages.IncidentStage``."""
 
     def __init__(
-        self, config: Correlation, severity: Mapping[str, Severity], expects: list[str]
+        self,
+        detectors: Detectors,
+        config: Correlation,
+        severity: Mapping[str, Severity],
+        expects: list[str],
     ) -> None:
+        self._detectors = detectors
+        self._heard: dict[str, int] = {}
         self._correlator = Correlator(config, severity)
         self._sources = Sources(expects, "findings")
         self._cluster = ClusterEvents()
@@ -51,15 +60,28 @@ class ClusterStage:
     def advance(self) -> list[Incident]:
         """Incidents that changed in the seconds that every stage has passed, in order."""
         changed: list[Incident] = []
-        for second_ns, findings in self._sources.findings_upto(self._cluster.frontier_ns):
+        for second_ns, findings, heard in self._sources.findings_upto(self._cluster.frontier_ns):
             for event in self._cluster.upto(second_ns):
                 if isinstance(event, JobEvent):
                     self._correlator.job(event)
+            findings += self._absences(heard, second_ns)
             for finding in findings:
                 self._correlator.take(finding)
             self.findings += findings
             changed += self._correlator.tick(second_ns)
         return changed
+
+    def _absences(self, heard: dict[str, int], second_ns: int) -> list[Finding]:
+        for name, heard_ns in heard.items():
+            self._heard[name] = max(heard_ns, self._heard.get(name, 0))
+        findings: list[Finding] = []
+        for detector in self._detectors.nodes:
+            findings += detector.run("update", dict(sorted(self._heard.items())), second_ns)
+        return findings
+
+    def failures(self) -> dict[str, int]:
+        """How often each failing detector raised."""
+        return self._detectors.failures()
 
     def drain_findings(self) -> list[Finding]:
         """Findings taken since the last call, in order."""
@@ -78,6 +100,8 @@ class ClusterStage:
                 cluster=self._cluster.dump(),
                 placement=self._correlator.placement,
                 correlator=self._correlator.state,
+                heard=self._heard,
+                detectors=self._detectors.dump(),
             )
         )
 
@@ -88,3 +112,5 @@ class ClusterStage:
         self._cluster.load(known.cluster)
         self._correlator.placement = known.placement
         self._correlator.state = known.correlator
+        self._heard = known.heard
+        self._detectors.load(known.detectors)

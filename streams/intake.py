@@ -53,6 +53,7 @@ class IntakeState(Struct):
     """Bounds: 4,096 numbers a stream; events of the reorder time, or of a spool being read."""
 
     clocks: dict[str, int] = field(default_factory=dict)
+    heard_at: dict[str, int] = field(default_factory=dict)
     newest_ns: int = 0
     held: dict[str, list[tuple[int, str, str, bytes]]] = field(default_factory=dict)
     seqs: dict[str, Seqs] = field(default_factory=dict)
@@ -76,6 +77,7 @@ class Intake:
         self.counts = Counts()
         self.rejects: list[Reject] = []
         self.skewed: list[tuple[str, int, int]] = []
+        self._heard_at: dict[str, int] = {}
         self._held: dict[str, list[tuple[int, str, str, AnyNodeEvent]]] = {}
         self._seqs: dict[str, Seqs] = {}
         self._suspended: list[AnyNodeEvent] = []
@@ -117,13 +119,19 @@ class Intake:
         released: dict[str, list[AnyNodeEvent]] = {}
         for node in sorted(self._held):
             heap = self._held[node]
-            limit_ns = min(upto_ns, self.clocks.get(node, upto_ns) - self._reorder_ns)
+            limit_ns = min(upto_ns, self._passed_ns(node))
             events = []
             while heap and heap[0][0] <= limit_ns:
                 events.append(heapq.heappop(heap)[3])
             if events:
                 released[node] = events
         return released
+
+    def _passed_ns(self, node: str) -> int:
+        """How far the node has come. One that fell silent has said all: nothing is held back."""
+        clock_ns = self.clocks.get(node, self.newest_ns)
+        fell_silent = self.newest_ns - self._heard_at.get(node, 0) >= self._idle_ns
+        return clock_ns if fell_silent else clock_ns - self._reorder_ns
 
     def end(self) -> None:
         """Nothing more will come: what waits for a second opinion is taken, nothing is held."""
@@ -153,6 +161,7 @@ class Intake:
         if time_ns > self.clocks.get(node, 0):
             self.clocks[node] = time_ns
         self.newest_ns = max(self.newest_ns, time_ns)
+        self._heard_at[node] = self.newest_ns
         entry = (time_ns, kind_of(event), event_id(event), event)
         heapq.heappush(self._held.setdefault(node, []), entry)
 
@@ -185,11 +194,19 @@ class Intake:
             for node, heap in self._held.items()
         }
         suspended = [_encode(e) for e in self._suspended]
-        return IntakeState(self.clocks, self.newest_ns, held, self._seqs, suspended)
+        return IntakeState(
+            clocks=self.clocks,
+            heard_at=self._heard_at,
+            newest_ns=self.newest_ns,
+            held=held,
+            seqs=self._seqs,
+            suspended=suspended,
+        )
 
     def load(self, state: IntakeState) -> None:
         """Become what ``dump`` described."""
-        self.clocks, self.newest_ns, self._seqs = state.clocks, state.newest_ns, state.seqs
+        self.clocks, self._heard_at, self.newest_ns = state.clocks, state.heard_at, state.newest_ns
+        self._seqs = state.seqs
         self._held = {
             node: [(t, k, i, _decode_event(e)) for t, k, i, e in heap]
             for node, heap in state.held.items()

@@ -28,6 +28,9 @@ from stethoscope.streams.node_views import LogSecond, gpu_views, host_views
 from stethoscope.streams.state_codec import decode_state, encode_state
 from stethoscope.streams.wiring import Detectors, Guarded
 
+# How often a stage says which nodes it hears; absence is measured in tens of seconds.
+HEARD_EVERY_SECS = 5
+
 
 class NodeStageState(Struct):
     """Everything a restart needs."""
@@ -120,8 +123,16 @@ class NodeStage:
         for table, samples in ((self._samples.gpus, gpus), (self._samples.hosts, hosts)):
             findings += self._judge(table, samples)
         findings += self._tick(second_ns)
+        heard = {}
+        if second_ns % (HEARD_EVERY_SECS * NS) == 0:
+            nodes = sorted(self._nodes.items())
+            heard = {f"{node.cluster}/{name}": node.heard_ns for name, node in nodes}
         return Envelope(
-            source=self.source, watermark_unix_ns=second_ns, views=views, findings=findings
+            source=self.source,
+            watermark_unix_ns=second_ns,
+            views=views,
+            findings=findings,
+            heard=heard,
         )
 
     def _named(self, released: dict[str, list[AnyNodeEvent]]) -> dict[str, Sequence[AnyNodeEvent]]:
@@ -220,13 +231,7 @@ class NodeStage:
             for name, scraped_ns in sorted(self._scraped.items()):
                 node = self._nodes[name]
                 findings += self._run(scrape, node, scraped_ns, second_ns)
-        seen_ns = dict(sorted(self._intake.clocks.items()))
-        for absence in self._detectors.nodes:
-            findings += self._run(absence, self._cluster_name(), seen_ns, second_ns)
         return findings
-
-    def _cluster_name(self) -> str:
-        return next((n.cluster for n in self._nodes.values()), "default")
 
     def failures(self) -> dict[str, int]:
         """How often each failing detector raised."""

@@ -22,7 +22,9 @@ from stethoscope.streams.job_stage import JobStage
 from stethoscope.streams.node_stage import NodeStage
 from stethoscope.streams.wiring import Detectors
 
+_NODE_READERS = frozenset({"samples", "lines", "scrapes", "blindness"})
 _JOB_READERS = frozenset({"jobs", "ended_jobs"})
+_CLUSTER_READERS = frozenset({"nodes"})
 
 
 class Changes(Struct):
@@ -40,23 +42,23 @@ class StageFactory:
 
     def node_stage(self, source: str) -> NodeStage:
         """The stage of one telemetry and logs partition."""
-        return NodeStage(Detectors(self._reading(jobs=False)), self._config.timing, source)
+        return NodeStage(Detectors(self._reading(_NODE_READERS)), self._config.timing, source)
 
     def job_stage(self, source: str, expects: list[str]) -> JobStage:
         """The stage of one job-view partition, waiting for the node stages ``expects``."""
-        return JobStage(Detectors(self._reading(jobs=True)), expects, source)
+        return JobStage(Detectors(self._reading(_JOB_READERS)), expects, source)
 
     def cluster_stage(self, expects: list[str]) -> ClusterStage:
         """The one stage that makes incidents, waiting for the stages ``expects``."""
-        return ClusterStage(self._config.correlation, self._config.severity, expects)
+        detectors = Detectors(self._reading(_CLUSTER_READERS))
+        return ClusterStage(detectors, self._config.correlation, self._config.severity, expects)
 
-    def _reading(self, *, jobs: bool) -> list[DetectorConfig]:
-        found: list[DetectorConfig] = []
-        for config in self._config.detectors:
-            reads = DETECTORS[str(config.__struct_config__.tag)].reads
-            if (reads in _JOB_READERS) == jobs:
-                found.append(config)
-        return found
+    def _reading(self, what: frozenset[str]) -> list[DetectorConfig]:
+        return [
+            config
+            for config in self._config.detectors
+            if DETECTORS[str(config.__struct_config__.tag)].reads in what
+        ]
 
 
 def make_stages(config: Config) -> StageFactory:
@@ -86,7 +88,7 @@ class Pipeline:
 
     def failures(self) -> dict[str, int]:
         """How often each detector that failed raised; the others went on."""
-        return {**self._node.failures(), **self._job.failures()}
+        return {**self._node.failures(), **self._job.failures(), **self._cluster.failures()}
 
     def feed(self, events: Iterable[Event]) -> Changes:
         """Take events in; give what follows from the seconds that they complete."""

@@ -18,6 +18,7 @@ class SourcesState(Struct):
     idle: list[str] = field(default_factory=list)
     views: dict[int, list[View]] = field(default_factory=dict)
     findings: dict[int, list[Finding]] = field(default_factory=dict)
+    heard: dict[int, dict[str, int]] = field(default_factory=dict)
     done_ns: int | None = None
 
 
@@ -46,8 +47,11 @@ class Sources:
             second_ns = state.done_ns + NS  # late: with the next second, never lost
         if self._keeps == "views" and envelope.views:
             state.views.setdefault(second_ns, []).extend(envelope.views)
-        if self._keeps == "findings" and envelope.findings:
-            state.findings.setdefault(second_ns, []).extend(envelope.findings)
+        if self._keeps == "findings":
+            if envelope.findings:
+                state.findings.setdefault(second_ns, []).extend(envelope.findings)
+            if envelope.heard:
+                state.heard.setdefault(second_ns, {}).update(envelope.heard)
 
     def _seconds(self, frontier_ns: int | None) -> range:
         state = self.state
@@ -72,12 +76,14 @@ class Sources:
             self.state.done_ns = second_ns
         return ready
 
-    def findings_upto(self, frontier_ns: int | None) -> list[tuple[int, list[Finding]]]:
-        """(second, its findings in a fixed order) of each second that all have passed."""
+    def findings_upto(
+        self, frontier_ns: int | None
+    ) -> list[tuple[int, list[Finding], dict[str, int]]]:
+        """(second, its findings in a fixed order, who was heard) of each passed second."""
         ready = []
         for second_ns in self._seconds(frontier_ns):
             findings = self.state.findings.pop(second_ns, [])
             findings.sort(key=lambda f: (f.observed_unix_ns, f.cleared, f.finding_id))
-            ready.append((second_ns, findings))
+            ready.append((second_ns, findings, self.state.heard.pop(second_ns, {})))
             self.state.done_ns = second_ns
         return ready
