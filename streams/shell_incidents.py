@@ -47,7 +47,8 @@ class Offering(Protocol):
 class Told(Struct):
     """What the sender was told. Bounds: open incidents; the last 10,000 ended ones.
 
-    ``firing``: wall time, seconds, of the first offer that paged. ``ending``: ended, the sender does not know.
+    ``firing``: wall time, seconds, of the first offer that paged. ``ending``: those that ended, of
+    which the sender does not know yet.
     """
 
     sender: bytes = b""

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from stethoscope.schemas.codec import decode_message
-from stethoscope.schemas.errors import BadEvent
+from stethoscope.schemas.errors import BadEvent, StethoscopeError
 from stethoscope.schemas.events import Event
 from stethoscope.schemas.incidents import Incident
 from stethoscope.schemas.kafka_options import FINDINGS, JOB_VIEW, LOGS, TELEMETRY
@@ -113,10 +113,15 @@ class Unit:
         """Become what the snapshot says."""
         for partition in self.next_offsets:
             self.next_offsets[partition] = snapshot.offsets.get(_key(partition))
+        self.watermark_unix_ns = snapshot.watermark_unix_ns
+        try:
+            self._stage.restore(snapshot.state)
+        except (msgspec.DecodeError, StethoscopeError) as error:
+            # Of another release. To read everything again would page history; to stop, nothing.
+            _log.error("%s: its state cannot be read, it begins anew: %s", self.name, error)
+            return
         self.jobs_offset = snapshot.jobs_offset
         self.jobs_unix_ns = snapshot.jobs_unix_ns
-        self.watermark_unix_ns = snapshot.watermark_unix_ns
-        self._stage.restore(snapshot.state)
 
     async def _take(self, message: Received) -> None:
         if not self._is_new(message):

@@ -40,6 +40,7 @@ class FakeStage:
         self.frontier: list[int | None] = []
         self.told = 0
         self.rejects: list[Reject] = []
+        self.unreadable = False
 
     def push(self, events: Iterable[Event]) -> None:
         self.pushed += events
@@ -72,6 +73,8 @@ class FakeStage:
         return str(self.told).encode()
 
     def restore(self, state: bytes) -> None:
+        if self.unreadable:
+            raise msgspec.ValidationError
         self.told = 0
 
 
@@ -191,6 +194,17 @@ def test_a_snapshot_carries_what_it_reflects() -> None:
     assert (again.jobs_offset, again.jobs_unix_ns) == (3, 70 * NS)
     asyncio.run(again.say_idle())
     assert {e.watermark_unix_ns for _, _, e in output.sent if e.idle} == {9 * NS}
+
+
+def test_a_state_of_another_release_begins_anew_where_it_was() -> None:
+    unit, _, _ = _unit()
+    _take(unit, _message(4, _beat(9)))
+    asyncio.run(unit.take_jobs([(2, [_job(70)])]))
+    again, stage, _ = _unit()
+    stage.unreadable = True
+    again.restore(unit.snapshot())
+    assert again.next_offsets[TELEMETRY, 1] == 5
+    assert again.jobs_offset is None  # placement is read from its beginning
 
 
 def test_events_learn_when_kafka_took_them_unless_they_know() -> None:
