@@ -100,6 +100,8 @@ class LossSpike:
             return state.limit
         middle = statistics.median(state.past)
         spread = 1.4826 * statistics.median(abs(v - middle) for v in state.past)
+        if middle == 0.0 and spread == 0.0:
+            return None  # a constant zero (a reward loss begins so) gives no scale
         rise = max(self.config.sigmas * spread, self.config.rise_ratio * abs(middle))
         state.limit, state.unjudged = middle + rise, 0
         return state.limit

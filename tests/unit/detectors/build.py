@@ -162,7 +162,7 @@ class Job:
                 self.iteration += 1
                 took = step_secs(self.iteration) if callable(step_secs) else step_secs
                 text = line(self.iteration, took) if line else megatron(self.iteration, 1000 * took)
-                self._next_step += took
+                self._next_step = round(self._next_step + took, 6)
                 if self._next_step >= self.second + 1:
                     lines.append((0.999, text))
                 else:

@@ -1,0 +1,95 @@
+"""Many pauses of a job that has just stepped without."""
+
+import pytest
+
+from stethoscope.detectors.data_stall import DataStall, DataStallConfig
+
+from .build import HEALTHY, Job, at, megatron
+
+# The mean over a second of which two thirds are idle.
+STARVED = HEALTHY | {"tensor_active_ratio": 0.12, "gpu_utilization_ratio": 0.3}
+
+
+def every_sixth(iteration: int) -> float:
+    return 1.6 if iteration % 6 == 0 else 0.1
+
+
+def warm(secs: int = 40) -> Job:
+    job = Job(DataStall(DataStallConfig()))
+    assert job.run(secs) == []
+    return job
+
+
+def test_steps_that_wait_by_turns_are_a_stall() -> None:
+    job = warm()
+    found = job.run(16, every_sixth, gpus=STARVED)
+    assert [f.cause for f in found] == ["data_stall"]
+    only = found[0]
+    assert (only.subject.job_id, only.subject.gpu_index) == ("77", None)
+    assert at(39) <= only.started_unix_ns <= at(43)
+    assert only.observed_unix_ns <= at(55)
+    assert only.score is not None
+    assert only.score >= 1.0
+
+
+def test_waits_between_quick_steps_are_one_too() -> None:
+    job = warm()
+
+    def quick(iteration: int, took: float) -> str:
+        return megatron(iteration, 100.0)
+
+    assert [f.cause for f in job.run(16, every_sixth, quick, STARVED)] == ["data_stall"]
+
+
+def test_it_clears_when_the_pauses_stop() -> None:
+    job = warm()
+    job.run(20, every_sixth, gpus=STARVED)
+    assert [f.cleared for f in job.run(40)] == [True]
+
+
+def test_a_single_hiccup_is_none() -> None:
+    job = warm()
+    job.run(3, lambda i: 3.0 if i % 50 == 0 else 0.1, gpus=STARVED)
+    assert job.run(60) == []
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "saving checkpoint at iteration 400 to ./ckpt",
+        "evaluating on the validation set",
+        "  successfully saved checkpoint from iteration 400 to ./ckpt",
+    ],
+)
+def test_pauses_that_the_log_explains_are_none(word: str) -> None:
+    job = warm()
+    for _ in range(5):
+        assert job.tick([(0.2, word)], STARVED) == []
+        assert job.tick([], STARVED) == []
+        assert job.run(2) == []
+
+
+def test_a_job_that_has_always_paused_is_like_that() -> None:
+    job = Job(DataStall(DataStallConfig()))
+    assert job.run(120, every_sixth, gpus=STARVED) == []
+
+
+def test_pauses_in_which_the_gpus_go_on_computing_are_none() -> None:
+    assert warm().run(30, every_sixth, gpus=HEALTHY) == []
+
+
+def test_epochs_apart_by_more_than_the_window_are_none() -> None:
+    job = warm()
+    for _ in range(5):
+        for _ in range(4):
+            assert job.tick([], STARVED) == []
+        assert job.run(9) == []
+
+
+def test_a_resume_is_none() -> None:
+    job = warm()
+    for _ in range(3):
+        for _ in range(3):
+            assert job.tick([], STARVED) == []
+        job.iteration = 0
+        assert job.run(2) == []

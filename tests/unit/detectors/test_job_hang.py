@@ -1,0 +1,152 @@
+"""A running job that has stopped making progress."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from stethoscope.detectors.job_hang import JobHang, JobHangConfig
+from stethoscope.schemas.findings import Finding
+
+from .build import HEALTHY, IDLE, SPINNING, Job, Metrics, at
+
+BLIND: Mapping[str, float | None] = dict.fromkeys(HEALTHY)
+
+
+def stepping(secs: int = 20) -> Job:
+    job = Job(JobHang(JobHangConfig()))
+    assert job.run(secs) == []
+    return job
+
+
+def wait(
+    job: Job,
+    secs: int,
+    gpus: Metrics | Sequence[Metrics] | None,
+    cpu: float = 0.1,
+    every: int = 1,
+) -> list[Finding]:
+    """Seconds without a line; a scrape only every so many seconds."""
+    return [f for i in range(secs) for f in job.tick([], gpus if i % every == 0 else None, cpu)]
+
+
+def test_the_one_that_idles_while_its_peers_spin_is_the_suspect() -> None:
+    job = stepping()
+    (only,) = wait(job, 60, [SPINNING, IDLE])
+    assert (only.cause, only.subject.gpu_index, only.subject.rank) == ("job_hang", 1, 1)
+    assert only.started_unix_ns == at(21)
+    assert only.observed_unix_ns <= at(81)
+    assert only.score is not None
+    assert only.score >= 1.0
+    assert [s.subject.gpu_index for s in only.suspects] == [1]
+    assert "1 of 2 GPUs spin" in only.evidence
+
+
+def test_where_all_spin_the_job_is_the_subject() -> None:
+    (only,) = wait(stepping(), 60, SPINNING)
+    assert (only.subject.job_id, only.subject.gpu_index) == ("77", None)
+
+
+def test_where_all_idle_the_job_is_the_subject() -> None:
+    (only,) = wait(stepping(), 60, IDLE)
+    assert (only.subject.gpu_index, only.observed_unix_ns <= at(80)) == (None, True)
+
+
+def test_a_job_that_never_stepped_but_waits_for_a_rank_hangs() -> None:
+    job = Job(JobHang(JobHangConfig()))
+    (only,) = wait(job, 60, [SPINNING, IDLE])
+    assert only.subject.gpu_index == 1
+
+
+def test_without_activity_the_power_tells_a_spinning_gpu_from_a_busy_one() -> None:
+    blind = SPINNING | dict.fromkeys(("sm_active_ratio", "tensor_active_ratio"))
+    # The last known activity counts for as long as a slow exporter's period.
+    (only,) = wait(stepping(), 90, [blind | {"power_watts": 130.0}, IDLE])
+    assert only.subject.gpu_index == 1
+
+
+def test_gpus_that_compute_without_a_step_for_twenty_minutes_are_one_too() -> None:
+    job = stepping()
+    assert wait(job, 1190, HEALTHY) == []
+    (only,) = wait(job, 20, HEALTHY)
+    assert "though GPUs compute" in only.evidence
+
+
+def test_it_clears_when_the_job_steps_again_and_by_its_end() -> None:
+    job = stepping()
+    wait(job, 60, [SPINNING, IDLE])
+    assert [f.cleared for f in job.run(10)] == [True]
+    job = stepping()
+    wait(job, 60, [SPINNING, IDLE])
+    assert [f.cleared for f in job.end()] == [True]
+
+
+@pytest.mark.parametrize("every", [5, 15])
+def test_rare_scrapes_see_it_too_and_it_stays(every: int) -> None:
+    job = stepping()
+    found = wait(job, 180, [SPINNING, IDLE], every=every)
+    assert [f.cleared for f in found] == [False]
+
+
+# What looks like a hang and is none.
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        HEALTHY,
+        [HEALTHY, IDLE],
+        SPINNING | {"nvlink_tx_bytes_per_sec": 1e9},
+        SPINNING | {"pcie_tx_bytes_per_sec": 1e9},
+        SPINNING | {"sm_active_ratio": 0.9},
+        IDLE | {"gpu_utilization_ratio": 1.0, "sm_active_ratio": None, "power_watts": 500.0},
+        BLIND,
+        None,
+    ],
+    ids=["works", "one works", "nvlink", "pcie", "sms", "no gpm", "blanks", "no scrape"],
+)
+def test_quiet_while_anything_moves_or_nothing_is_known(
+    gpus: Metrics | Sequence[Metrics] | None,
+) -> None:
+    assert wait(stepping(), 300, gpus) == []
+
+
+def test_a_checkpoint_that_is_being_written_may_take_ten_minutes() -> None:
+    job = stepping()
+    job.tick(["saving checkpoint at iteration 400 to ./ckpt"], [SPINNING, IDLE])
+    assert wait(job, 550, [SPINNING, IDLE]) == []
+    assert [f.cause for f in wait(job, 100, [SPINNING, IDLE])] == ["job_hang"]
+
+
+def test_a_checkpoint_that_was_written_excuses_nothing() -> None:
+    job = stepping()
+    job.tick(["saving checkpoint at iteration 400 to ./ckpt"], [SPINNING, IDLE])
+    job.tick(["successfully saved checkpoint from iteration 400 to ./ckpt"], [SPINNING, IDLE])
+    assert len(wait(job, 60, [SPINNING, IDLE])) == 1
+
+
+def test_compiling_keeps_the_cpus_busy() -> None:
+    assert wait(stepping(), 300, IDLE, cpu=0.3) == []
+
+
+def test_a_job_that_came_back_from_long_pauses_is_waited_for() -> None:
+    job = stepping()
+    wait(job, 40, IDLE)
+    job.run(10)
+    assert wait(job, 115, IDLE) == []
+    assert len(wait(job, 15, IDLE)) == 1
+
+
+def test_start_up_is_no_hang() -> None:
+    job = Job(JobHang(JobHangConfig()))
+    assert wait(job, 300, IDLE) == []
+
+
+def test_one_kernel_that_runs_for_ever_may_be_the_job() -> None:
+    job = Job(JobHang(JobHangConfig()))
+    assert wait(job, 300, SPINNING) == []
+
+
+def test_an_ended_job_does_not_hang() -> None:
+    job = stepping()
+    job.end("COMPLETED")
+    assert wait(job, 100, IDLE) == []

@@ -1,0 +1,211 @@
+"""A job's steps slower than its own past, and why."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from stethoscope.detectors.step_time import StepTime, StepTimeConfig, size_class, step_secs
+from stethoscope.schemas.findings import Finding
+from stethoscope.schemas.views import Step
+
+from .build import HEALTHY, Job, at, megatron
+
+LESS = HEALTHY | {"tensor_active_ratio": 0.27, "sm_active_ratio": 0.4}
+MORE = HEALTHY | {"tensor_active_ratio": 0.55, "sm_active_ratio": 0.8, "sm_clock_mhz": 1650.0}
+
+
+def warm(secs: int = 40, step: float | Callable[[int], float] = 0.1) -> Job:
+    """A job that has stepped undisturbed for ``secs``."""
+    job = Job(StepTime(StepTimeConfig()))
+    assert job.run(secs, step) == []
+    return job
+
+
+def only(found: list[Finding]) -> Finding:
+    assert len(found) == 1, [f"{f.cause} {f.evidence}" for f in found]
+    return found[0]
+
+
+def test_a_slowdown_that_nothing_explains_is_the_jobs() -> None:
+    job = warm()
+    finding = only(job.run(15, 0.15, gpus=LESS))
+    assert finding.cause == "step_time_regression"
+    assert (finding.subject.job_id, finding.subject.gpu_index) == ("77", None)
+    assert at(39) <= finding.started_unix_ns <= at(42)
+    assert finding.observed_unix_ns <= at(50)
+    assert finding.value == pytest.approx(1.5, rel=0.05)
+    assert finding.score is not None
+    assert finding.score >= 1.0
+
+
+def test_the_rank_that_computes_more_while_the_others_wait_is_the_straggler() -> None:
+    finding = only(warm().run(15, 0.136, gpus=[LESS, MORE]))
+    assert finding.cause == "straggler"
+    assert (finding.subject.gpu_index, finding.subject.rank) == (1, 1)
+    assert "tensor cores of GPU 1" in finding.evidence
+
+
+def test_the_rank_that_idles_while_the_others_spin_is_the_straggler() -> None:
+    spinning = HEALTHY | {"gr_engine_active_ratio": 1.0, "tensor_active_ratio": 0.2}
+    asleep = HEALTHY | {"gr_engine_active_ratio": 0.4, "tensor_active_ratio": 0.2}
+    finding = only(warm().run(15, 0.2, gpus=[asleep, spinning]))
+    assert (finding.cause, finding.subject.gpu_index) == ("straggler", 0)
+
+
+def test_a_strangers_process_on_a_gpu_explains_it() -> None:
+    shared = LESS | {"processes_count": 2.0}
+    finding = only(warm().run(15, 0.216, gpus=[LESS, shared]))
+    assert (finding.cause, finding.subject.gpu_index) == ("gpu_contention", 1)
+    assert "2 processes on GPU 1" in finding.evidence
+
+
+def test_busy_cpus_of_the_host_explain_it() -> None:
+    finding = only(warm().run(15, 0.156, gpus=LESS, cpu=0.98))
+    assert (finding.cause, finding.subject.node) == ("host_contention", "node01")
+
+
+def test_it_clears_when_the_steps_are_quick_again() -> None:
+    job = warm()
+    job.run(20, 0.15, gpus=LESS)
+    assert [f.cleared for f in job.run(20)] == [True]
+    assert job.findings[0].finding_id == job.findings[1].finding_id
+    assert job.findings[1].ended_unix_ns is not None
+    assert at(58) <= job.findings[1].ended_unix_ns <= at(66)
+
+
+def test_the_end_of_the_job_ends_it() -> None:
+    job = warm()
+    job.run(20, 0.15, gpus=LESS)
+    assert [f.cleared for f in job.end()] == [True]
+
+
+def test_a_second_slowdown_is_a_finding_of_its_own() -> None:
+    job = warm()
+    for _ in range(2):
+        job.run(15, 0.15, gpus=LESS)
+        job.run(30)
+    assert [f.cleared for f in job.findings] == [False, True, False, True]
+    assert len({f.finding_id for f in job.findings}) == 2
+
+
+def test_without_printed_times_the_lines_spacing_tells() -> None:
+    job = Job(StepTime(StepTimeConfig()))
+    untimed = lambda i, took: megatron(i, None)  # noqa: E731
+    assert job.run(40, line=untimed) == []
+    assert only(job.run(15, 0.15, line=untimed, gpus=LESS)).cause == "step_time_regression"
+
+
+def test_without_gpu_telemetry_the_job_itself_is_named() -> None:
+    job = Job(StepTime(StepTimeConfig()))
+    job.run(40, gpus=None, cpu=None)
+    finding = only(job.run(15, 0.15, gpus=None, cpu=None))
+    assert (finding.cause, finding.subject.gpu_index) == ("step_time_regression", None)
+
+
+# What looks like a slowdown and is none.
+
+
+def test_ten_percent_are_nobodys_business() -> None:
+    assert warm().run(60, 0.11, gpus=LESS) == []
+
+
+def test_a_single_slow_step_is_none() -> None:
+    assert warm().run(30, lambda i: 2.0 if i % 97 == 0 else 0.1) == []
+
+
+def test_slow_first_steps_are_warm_up() -> None:
+    job = Job(StepTime(StepTimeConfig()))
+    assert job.run(60, lambda i: 2.0 if i == 1 else 0.4 if i < 10 else 0.1) == []
+
+
+def test_a_step_that_always_wobbles_by_a_third_does_so() -> None:
+    rng = random.Random(3)  # noqa: S311 - test data
+    assert warm(120, lambda _: 0.1 * (0.85 + 0.35 * rng.random())).findings == []
+
+
+def test_a_batch_that_grows_by_announcement_takes_longer() -> None:
+    def line(iteration: int, took: float) -> str:
+        size = f" global batch size: {16 * (1 + iteration // 100):5d} |"
+        return megatron(iteration, 1000 * took).replace(" lm loss", f"{size} lm loss")
+
+    job = Job(StepTime(StepTimeConfig()))
+    assert job.run(120, lambda i: 0.05 * (1 + i // 100), line) == []
+
+
+def test_larger_steps_without_a_word_keep_every_gpu_as_busy() -> None:
+    job = warm()
+    assert job.run(60, 0.2, gpus=HEALTHY) == []
+
+
+def test_a_checkpoint_between_steps_is_none() -> None:
+    job = warm()
+    for _ in range(3):
+        assert job.tick(["saving checkpoint at iteration 400 to ./ckpt"], LESS) == []
+        for _ in range(5):
+            assert job.tick([], LESS) == []
+        assert job.run(12) == []
+
+
+def test_a_resume_that_counts_from_an_older_iteration_is_a_new_segment() -> None:
+    job = warm()
+    for _ in range(20):
+        assert job.tick([], LESS) == []
+    job.iteration = 0
+    assert job.run(30) == []
+    assert job.context.segment_ns > at(59)
+
+
+@pytest.mark.parametrize("jump", [0, 12_000])
+def test_the_first_step_after_a_resume_is_not_judged_by_the_gap(jump: int) -> None:
+    job = Job(StepTime(StepTimeConfig()))
+    untimed: Callable[[int, float], str] = lambda i, took: megatron(i, None)  # noqa: E731
+    job.iteration = 12_000
+    job.run(40, line=untimed)
+    for _ in range(60):
+        job.tick([], LESS)
+    job.iteration = jump
+    assert job.run(30, line=untimed) == []
+
+
+def test_lines_of_the_other_rank_are_not_more_steps() -> None:
+    job = Job(StepTime(StepTimeConfig()))
+    untimed: Callable[[int, float], str] = lambda i, took: megatron(i, None)  # noqa: E731
+    for _ in range(60):
+        lines = [(k / 10 + 0.05, untimed(job.iteration + k, 0.1)) for k in range(10)]
+        assert job.tick(lines) == []
+    assert job.context.step_count == 600
+
+
+@pytest.mark.parametrize(
+    ("step", "last", "secs"),
+    [
+        (Step(at(5), 10, 0.25), None, 0.25),
+        (Step(at(5), 10), None, None),
+        (Step(at(5), 10), Step(at(4), 5), 0.2),
+        (Step(at(5), 10), Step(at(4), 10), None),
+        (Step(at(5), 3), Step(at(4), 10), None),
+        (Step(at(5)), Step(at(4)), 1.0),
+    ],
+)
+def test_step_secs(step: Step, last: Step | None, secs: float | None) -> None:
+    assert step_secs(step, last) == secs
+
+
+@pytest.mark.parametrize("work", [None, 0.0, 0.5, 1.0, 2.0, 7.0, 8.0, 4096.0, 1e12])
+def test_doubling_the_work_is_another_class(work: float | None) -> None:
+    doubled = None if work is None else 2 * work
+    assert (size_class(work) == size_class(doubled)) == (work is None or work < 0.5)
+
+
+def test_the_state_is_bounded() -> None:
+    job = Job(StepTime(StepTimeConfig()))
+
+    def line(iteration: int, took: float) -> str:
+        tokens = 1 << (iteration % 900) // 10
+        return f"step {iteration} loss: 2.0 step_time: {took} num_tokens: {tokens}"
+
+    job.run(100, 0.02, line)
+    state = job.detectors[0].state[job.context.key]  # type: ignore[attr-defined]  # of StepTime
+    assert len(state.bins) <= 64
+    assert all(len(b) <= 200 for b in state.bins.values())
