@@ -6,7 +6,16 @@ from collections import deque
 from msgspec import Struct
 
 from stethoscope.agents.spool import Priority
-from stethoscope.schemas.events import Event, GpuEvent, HeartbeatEvent, IbEvent, NodeEvent
+from stethoscope.schemas.events import (
+    ClockEvent,
+    Event,
+    GpuEvent,
+    HeartbeatEvent,
+    IbEvent,
+    NodeEvent,
+)
+
+_LOW = (GpuEvent, IbEvent, NodeEvent, HeartbeatEvent, ClockEvent)
 
 
 class Batch(Struct, frozen=True):
@@ -18,8 +27,8 @@ class Batch(Struct, frozen=True):
 
 
 def priority_of(event: Event) -> Priority:
-    """``low`` for samples and heartbeats, whose next one comes soon; ``high`` for the rest."""
-    return "low" if isinstance(event, GpuEvent | IbEvent | NodeEvent | HeartbeatEvent) else "high"
+    """``low`` for samples, heartbeats and clocks, whose next one comes soon; else ``high``."""
+    return "low" if isinstance(event, _LOW) else "high"
 
 
 class Outbox:

@@ -41,7 +41,11 @@ def effective(given: Given) -> AgentConfig:
     if given.infiniband_root is not None:
         config = replace(config, ib_sysfs=replace(config.ib_sysfs, root=given.infiniband_root))
     if given.proc_root is not None:
-        config = replace(config, host=replace(config.host, proc_root=given.proc_root))
+        config = replace(
+            config,
+            host=replace(config.host, proc_root=given.proc_root),
+            gpu_nvml=replace(config.gpu_nvml, proc_root=given.proc_root),
+        )
     if given.reader is not None:
         config = _only(config, given.reader)
     if given.file is not None:

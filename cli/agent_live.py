@@ -20,10 +20,8 @@ def run_once(given: Given) -> None:
         UsageError: no such reader, or a wrong option.
         typer.Exit: with 1 when a reader fails.
     """
-    from stethoscope.agents.__main__ import log_to_stderr
     from stethoscope.agents.once import read_once
 
-    log_to_stderr()
     config = effective(given)
     failing = False
     names = registry.enabled(config)
