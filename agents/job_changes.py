@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from stethoscope.schemas.events import JobEvent
-from stethoscope.schemas.job_states import ENDED
+from stethoscope.schemas.job_states import ENDED, WAITING
 
 MAX_JOBS = 200_000
 # A job that starts and fails within a second has one time for both: the order is in these.
@@ -25,8 +25,8 @@ class Seen(Struct, frozen=True, array_like=True):
 class JobChanges:
     """Remembers each run; tells of new runs, changed ones and those that went.
 
-    A change of state is dated by the scheduler, any other by when it was noticed. State: one
-    event a run that has not ended or is still listed, at most ``MAX_JOBS``.
+    The start and the end of a run are dated by the scheduler, other changes by when they were
+    noticed. State: one event a run that is still listed or has not ended, at most ``MAX_JOBS``.
     """
 
     def __init__(self) -> None:
@@ -43,9 +43,7 @@ class JobChanges:
                 continue
             if told is None and len(self._told) >= MAX_JOBS:
                 del self._told[next(iter(self._told))]
-            is_new_state = told is None or told.state != job.state
-            at_ns = job.time_unix_ns + _rank(job.state) if is_new_state else now_unix_ns
-            event = structs.replace(job, time_unix_ns=at_ns)
+            event = structs.replace(job, time_unix_ns=_changed_at(job, told, now_unix_ns))
             self._told[key] = event
             changed.append(event)
         return changed
@@ -104,8 +102,13 @@ def _completed(job: JobEvent, told: JobEvent | None) -> JobEvent:
     return structs.replace(job, nodes=job.nodes or told.nodes, gpus=told.gpus, ranks=told.ranks)
 
 
-def _rank(state: str) -> int:
-    return _ORDER.get(state, 5)
+def _changed_at(job: JobEvent, told: JobEvent | None, now_unix_ns: int) -> int:
+    dated = told is None or (
+        told.state != job.state and (job.state in ENDED or told.state in WAITING)
+    )
+    at_ns = job.time_unix_ns + _ORDER.get(job.state, len(_ORDER)) if dated else now_unix_ns
+    # Schedulers round to seconds; what follows must not come before.
+    return at_ns if told is None else max(at_ns, told.time_unix_ns + 1)
 
 
 def _same(told: JobEvent, job: JobEvent) -> bool:

@@ -85,6 +85,24 @@ def test_one_of_both_must_be_set() -> None:
             JobsCommandReader(Context("c", "n", "b"), section).probe()
 
 
+def test_what_follows_is_never_dated_before() -> None:
+    changes = JobChanges()
+    steps = [
+        ("PENDING", 10.5, 10.5),
+        ("RUNNING", 10, 12),
+        ("SUSPENDED", 10, 20),
+        ("RUNNING", 10, 30),
+    ]
+    times = []
+    for state, own_secs, now_secs in [*steps, ("FAILED", 30, 31)]:
+        job = JobEvent(time_unix_ns=round(own_secs * NS), job_id="a", state=state)
+        (event,) = changes.update([job], round(now_secs * NS))
+        times.append(event.time_unix_ns / NS)
+    assert times == sorted(times)
+    assert times[2:4] == [20.0, 30.0]
+    assert times[4] == pytest.approx(30.0)
+
+
 listings = st.lists(
     st.dictionaries(
         st.sampled_from("abc"), st.sampled_from(["PENDING", "RUNNING", "FAILED", "COMPLETED"])
