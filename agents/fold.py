@@ -6,6 +6,7 @@ into the very same events. ``count`` sums to the number of lines.
 
 import re
 from collections import OrderedDict
+from functools import lru_cache
 
 from msgspec import Struct, structs
 
@@ -27,10 +28,12 @@ def fold_key(event: LogEvent) -> str:
 
     Process ids and PCI addresses stay: they tell faults apart.
     """
-    line = event.line
-    if not _HEX_IS_MEANING.search(line):
-        line = _VARYING.sub("~", line)
-    return f"{event.source}\0{event.path or ''}\0{event.rank}\0{line}"
+    return f"{event.source}\0{event.path or ''}\0{event.rank}\0{_constant_part(event.line)}"
+
+
+@lru_cache(maxsize=256)  # a storm is the same few lines over and over
+def _constant_part(line: str) -> str:
+    return line if _HEX_IS_MEANING.search(line) else _VARYING.sub("~", line)
 
 
 class Stream(Struct):

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from datetime import tzinfo
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -23,6 +24,9 @@ from stethoscope.schemas.errors import ReaderUnsupported
 from stethoscope.schemas.events import Event, LogEvent
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
+# A storm is the same few lines over and over.
+_matters = lru_cache(maxsize=256)(matters)
+_redact = lru_cache(maxsize=256)(redact)
 # The wall clock drifts against the boot clock; a smaller step than this moves no event's time.
 _STEP_NS = 10**9 // 2
 
@@ -190,7 +194,7 @@ class KernelLogReader:
         events: list[Event] = []
         if self._source is not None:
             for line in self._source.read(now, self._cursor):
-                if matters(line.text):
+                if _matters(line.text):
                     events.extend(self._fold.add(self._event(line), now.monotonic_ns))
                 else:
                     self.counters.skip("no_rule")
@@ -251,5 +255,5 @@ class KernelLogReader:
             stream=line.stream,
             seq=line.seq,
             source="kernel",
-            line=redact(line.text),
+            line=_redact(line.text),
         )
