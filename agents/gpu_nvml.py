@@ -203,7 +203,7 @@ class GpuNvmlReader:
             return False
         period_secs = self._config.gpm_period_secs
         if period_secs is None:
-            period_secs = self.period_secs * max(1, ceil(len(self._devices) / 2))
+            period_secs = self.period_secs * max(2, ceil(len(self._devices) / 2))
         # A tenth early counts as due, so that jitter does not skip a turn.
         self._gpm_due_ns = now.monotonic_ns + int(0.9 * period_secs * 1e9)
         return True

@@ -33,7 +33,7 @@ _RATE = re.compile(r"^(\d+(?:\.\d+)?)\s*Gb/sec")
 def parse_state(text: str) -> str:
     r"""``4: ACTIVE`` is ``ACTIVE``, ``5: LinkUp`` is ``LinkUp``.
 
-    >>> parse_state("4: ACTIVE\\n")
+    >>> parse_state("4: ACTIVE\n")
     'ACTIVE'
     """
     match = _STATE.match(text.strip())
@@ -53,7 +53,7 @@ def parse_rate_gbps(text: str) -> float | None:
 def parse_counter(data: bytes) -> int | None:
     r"""A counter file's number; ``None`` for ``N/A (no PMA)`` and whatever else is none.
 
-    >>> parse_counter(b"17\\n"), parse_counter(b"N/A (no PMA)")
+    >>> parse_counter(b"17\n"), parse_counter(b"N/A (no PMA)")
     (17, None)
     """
     digits = data.strip()

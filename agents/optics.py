@@ -120,7 +120,7 @@ def _module_number(metric: str, text: str) -> float | None:
 def parse_ethtool_statistics(text: str) -> dict[str, int]:
     r"""``ethtool -S NETDEV``: the pause, ECN and discard counters, under the driver's names.
 
-    >>> parse_ethtool_statistics("     rx_prio3_pause: 17\\n     rx_packets: 5")
+    >>> parse_ethtool_statistics("     rx_prio3_pause: 17\n     rx_packets: 5")
     {'rx_prio3_pause': 17}
     """
     found: dict[str, int] = {}

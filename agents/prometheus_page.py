@@ -113,7 +113,7 @@ def _token(path: str) -> str:
 def parse_page(text: str, names: frozenset[str]) -> tuple[Page, int]:
     r"""The samples of the names given, and how many of their lines could not be read.
 
-    >>> page, bad = parse_page('a{x="1"} 5\\nb 6\\na{x= 7\\n', frozenset("a"))
+    >>> page, bad = parse_page('a{x="1"} 5\nb 6\na{x= 7\n', frozenset("a"))
     >>> [s.value for s in page.all()], bad
     ([5.0], 1)
     """

@@ -10,12 +10,14 @@ from stethoscope.agents.clock import FakeClock
 from stethoscope.agents.gpu_nvml import GpuNvmlReader
 from stethoscope.agents.reader import Context
 from stethoscope.schemas.agent_config import GpuNvml
+from stethoscope.schemas.codec import decode_line
 from stethoscope.schemas.errors import ReaderUnsupported, ServiceError
 from stethoscope.schemas.events import GpuEvent, NodeEvent, event_id
 from stethoscope.schemas.metrics import registry
 
 from .fake_nvml import FakeGpu, FakeNvml
 
+DATA = Path(__file__).parents[2] / "data"
 CONTEXT = Context(cluster="c", node="n1", boot_id="b")
 
 
@@ -120,6 +122,15 @@ def test_gpm_of_eight_gpus_is_read_every_fourth_second() -> None:
     assert gpu.metrics["sm_active_ratio"] == [0.5] * 8
 
 
+def test_gpm_of_two_gpus_is_read_every_other_second() -> None:
+    devices = [FakeGpu(0), FakeGpu(1)]
+    reader, clock = make(FakeNvml(devices)), FakeClock()
+    for _ in range(8):
+        scrape(reader, clock)
+        clock.advance(1)
+    assert [d.gpm_reads for d in devices] == [5, 5]  # one to start with, then four
+
+
 def test_links_are_summed_and_the_next_source_is_tried() -> None:
     device = FakeGpu(0)
     device.fields |= {"NVML_FI_DEV_NVLINK_GET_STATE": 1}
@@ -202,6 +213,20 @@ def test_a_driver_that_goes_fails_the_read_and_its_return_heals() -> None:
         reader.read(clock.now())
     nvml.driver = True
     assert len(scrape(reader, clock)[0].devices) == 1
+
+
+def test_what_two_real_h200s_said() -> None:
+    lines = (DATA / "gpu_nvml_h200.jsonl").read_bytes().splitlines()
+    events = [decode_line(line) for line in lines]
+    gpus = [e for e in events if isinstance(e, GpuEvent)]
+    nodes = [e for e in events if isinstance(e, NodeEvent)]
+    known = {n for n, m in registry().items() if m.scope == "gpu"}
+    assert len(gpus) == len(nodes) == 66
+    assert all(len(g.metrics) == 71 and set(g.metrics) <= known for g in gpus)
+    assert not [n for g in gpus for n, column in g.metrics.items() if None in column]
+    assert max(g.metrics["tensor_active_ratio"][0] or 0 for g in gpus) > 0.93
+    assert [g.metrics["xid_last"] for g in gpus if any(g.metrics["xid_last"])] == [[31, 0]]
+    assert {p.name for n in nodes for p in n.processes} == {"python3", "illegal"}
 
 
 def test_close_twice_is_harmless() -> None:
