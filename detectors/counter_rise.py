@@ -1,5 +1,7 @@
 """A counter that may not rise, rising."""
 
+from typing import Literal
+
 import numpy as np
 from msgspec import Struct, field
 
@@ -18,6 +20,7 @@ class CounterRiseConfig(DetectorConfig, frozen=True, tag="counter_rise", kw_only
     metric: str
     cause: str
     min_rise: float = 1.0
+    scope: Literal["gpu", "host", "ib"] = "gpu"
 
 
 class CounterRiseState(Struct):
@@ -34,10 +37,9 @@ class CounterRise:
     Missing samples change nothing.
     """
 
-    scope = "gpu"
-
     def __init__(self, config: CounterRiseConfig) -> None:
         self.config = config
+        self.scope = config.scope
         self.state = CounterRiseState()
 
     def update(self, batch: Batch) -> list[Finding]:

@@ -21,7 +21,8 @@ class Columns:
     """The canonical metrics of one scope, as column numbers with their valid ranges."""
 
     def __init__(self, scope: str) -> None:
-        metrics = [m for m in registry().values() if m.scope == scope]
+        scopes = ("ib", "optics") if scope == "ib" else (scope,)  # a port carries its optics
+        metrics = [m for m in registry().values() if m.scope in scopes]
         self.index: dict[str, int] = {m.name: i for i, m in enumerate(metrics)}
         self.low: Floats = np.array([-np.inf if m.min is None else m.min for m in metrics])
         self.high: Floats = np.array([np.inf if m.max is None else m.max for m in metrics])

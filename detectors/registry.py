@@ -16,6 +16,7 @@ from stethoscope.detectors.gpu_lost import GpuLost, GpuLostConfig
 from stethoscope.detectors.gpu_throttled import GpuThrottled, GpuThrottledConfig
 from stethoscope.detectors.grad_explosion import GradExplosion, GradExplosionConfig
 from stethoscope.detectors.host_oom import HostOom, HostOomConfig
+from stethoscope.detectors.ib_port_down import IbPortDown, IbPortDownConfig
 from stethoscope.detectors.job_context import JobContext
 from stethoscope.detectors.job_failed import JobFailed, JobFailedConfig
 from stethoscope.detectors.job_hang import JobHang, JobHangConfig
@@ -66,13 +67,16 @@ class Entry(NamedTuple):
 
     config: type[DetectorConfig]
     detector: type
-    reads: Literal["samples", "lines", "scrapes", "blindness", "nodes", "jobs", "ended_jobs"]
+    reads: Literal[
+        "samples", "lines", "ports", "scrapes", "blindness", "nodes", "jobs", "ended_jobs"
+    ]
 
 
 DETECTORS: dict[str, Entry] = {
     "threshold": Entry(ThresholdConfig, Threshold, "samples"),
     "counter_rise": Entry(CounterRiseConfig, CounterRise, "samples"),
     "gpu_throttled": Entry(GpuThrottledConfig, GpuThrottled, "samples"),
+    "ib_port_down": Entry(IbPortDownConfig, IbPortDown, "ports"),
     "gpu_lost": Entry(GpuLostConfig, GpuLost, "scrapes"),
     "telemetry_degraded": Entry(TelemetryDegradedConfig, TelemetryDegraded, "blindness"),
     "agent_silent": Entry(AgentSilentConfig, AgentSilent, "nodes"),
@@ -97,6 +101,7 @@ AnyDetectorConfig: TypeAlias = (
     ThresholdConfig
     | CounterRiseConfig
     | GpuThrottledConfig
+    | IbPortDownConfig
     | GpuLostConfig
     | TelemetryDegradedConfig
     | AgentSilentConfig
@@ -161,6 +166,7 @@ def default_detectors() -> list[AnyDetectorConfig]:
             name="pcie_fatal", metric="pcie_fatal_errors_total", cause="pcie_degraded"
         ),
         GpuThrottledConfig(),
+        IbPortDownConfig(),
         GpuLostConfig(),
         TelemetryDegradedConfig(),
         AgentSilentConfig(),

@@ -1,10 +1,12 @@
-"""GPU and host samples of nodes as columns: rows, values, ranges, and each second's means."""
+"""Scrapes of GPUs, hosts and ports as columns: rows that stay, values within their ranges."""
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from stethoscope.detectors.fleet import Batch, Floats, Ints, Table
 from stethoscope.detectors.node_context import NodeContext, pci_key
-from stethoscope.schemas.events import Device, GpuEvent, NodeEvent
+from stethoscope.schemas.events import Device, GpuEvent, IbEvent, NodeEvent, Port
 from stethoscope.schemas.findings import Subject
 from stethoscope.streams.intake import Counts, Reject
 
@@ -22,6 +24,7 @@ class Samples:
     def __init__(self, counts: Counts, rejects: list[Reject]) -> None:
         self.gpus = Table("gpu")
         self.hosts = Table("host")
+        self.ports = Table("ib")
         self._counts = counts
         self._rejects = rejects
         self._layouts: dict[tuple[str, tuple[str, ...]], tuple[Ints, Ints]] = {}
@@ -61,6 +64,34 @@ class Samples:
             number = numbers[source]
             values[0, column] = np.nan if number is None else number
         return np.array([row]), event.time_unix_ns, self._in_range(self.hosts, values)
+
+    def ib(self, event: IbEvent, node: NodeContext) -> Sample | None:
+        """Counters and optics of a node's ports as (rows, time, values).
+
+        Vendors add counters of their own; those that the registry lacks are counted, not refused.
+        """
+        if not event.ports:
+            return None
+        rows = np.array([self._port_row(event, port, node) for port in event.ports])
+        values = np.full((len(rows), len(self.ports.columns)), np.nan)
+        counters: Mapping[str, Sequence[float | None]] = event.counters
+        for name, column in (*counters.items(), *event.metrics.items()):
+            at = self.ports.columns.index.get(name)
+            if at is None or len(column) != len(rows):
+                self._counts.unknown_metrics += 1
+                continue
+            values[:, at] = np.array(column, dtype=np.float64)
+        return rows, event.time_unix_ns, self._in_range(self.ports, values)
+
+    def _port_row(self, event: IbEvent, port: Port, node: NodeContext) -> int:
+        subject = Subject(
+            cluster=event.cluster,
+            rack=node.rack,
+            node=event.node,
+            ib_device=port.device,
+            ib_port=port.port,
+        )
+        return self.ports.row(f"{event.cluster}/{event.node}/{port.device}/{port.port}", subject)
 
     def _gpu_rows(self, event: GpuEvent, node: NodeContext) -> Ints:
         """Rows of the scrape's devices; a node's list rarely changes, so the last is kept."""

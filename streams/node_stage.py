@@ -5,28 +5,22 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct, field, structs
 
 from stethoscope.correlation.placement import Placement
-from stethoscope.detectors.fleet import Table
 from stethoscope.detectors.node_context import NodeContext
-from stethoscope.schemas.config import Match, Timing
+from stethoscope.schemas.config import Timing
 from stethoscope.schemas.events import (
     AnyNodeEvent,
     Event,
-    GpuEvent,
-    IbEvent,
     JobEvent,
-    LogEvent,
-    NodeEvent,
     TopologyEvent,
 )
-from stethoscope.schemas.findings import NS, Finding, Subject
-from stethoscope.schemas.views import Envelope, View
+from stethoscope.schemas.findings import NS, Subject
+from stethoscope.schemas.views import Envelope
 from stethoscope.streams.cluster_events import ClusterEvents, ClusterEventsState
 from stethoscope.streams.intake import Intake, IntakeState, Reject
-from stethoscope.streams.matching import accepts
-from stethoscope.streams.node_samples import Sample, Samples, batches
-from stethoscope.streams.node_views import LogSecond, gpu_views, host_views
+from stethoscope.streams.node_reader import NodeReader, Second
+from stethoscope.streams.node_samples import Samples
 from stethoscope.streams.state_codec import decode_state, encode_state
-from stethoscope.streams.wiring import Detectors, Guarded
+from stethoscope.streams.wiring import Detectors
 
 # How often a stage says which nodes it hears; absence is measured in tens of seconds.
 HEARD_EVERY_SECS = 5
@@ -43,6 +37,8 @@ class NodeStageState(Struct):
     gpu_subjects: list[Subject]
     host_rows: dict[str, int]
     host_subjects: list[Subject]
+    port_rows: dict[str, int]
+    port_subjects: list[Subject]
     detectors: dict[str, bytes]
     scraped: dict[str, int] = field(default_factory=dict)
     done_ns: int | None = None
@@ -57,10 +53,8 @@ class NodeStage:
         self._intake = Intake(timing)
         self.counts = self._intake.counts
         self._cluster = ClusterEvents()
-        self._placement = Placement()
-        self._nodes: dict[str, NodeContext] = {}
         self._samples = Samples(self.counts, self._intake.rejects)
-        self._scraped: dict[str, int] = {}
+        self._reader = NodeReader(detectors, self._samples)
         self._done_ns: int | None = None
         self._ended = False
 
@@ -114,26 +108,24 @@ class NodeStage:
     def _second(self, second_ns: int) -> Envelope:
         for event in self._cluster.upto(second_ns):
             self._apply(event)
-        findings: list[Finding] = []
-        views: list[View] = []
-        gpus: list[Sample] = []
-        hosts: list[Sample] = []
-        for node, events in self._named(self._intake.release(second_ns)).items():
-            self._read_node(node, events, second_ns, findings, views, gpus, hosts)
-        for table, samples in ((self._samples.gpus, gpus), (self._samples.hosts, hosts)):
-            findings += self._judge(table, samples)
-        findings += self._tick(second_ns)
-        heard = {}
-        if second_ns % (HEARD_EVERY_SECS * NS) == 0:
-            nodes = sorted(self._nodes.items())
-            heard = {f"{node.cluster}/{name}": node.heard_ns for name, node in nodes}
+        second = Second(second_ns)
+        for name, events in self._named(self._intake.release(second_ns)).items():
+            self._reader.read(name, events, second)
+        self._reader.judge(second)
+        self._reader.tick(second)
         return Envelope(
             source=self.source,
             watermark_unix_ns=second_ns,
-            views=views,
-            findings=findings,
-            heard=heard,
+            views=second.views,
+            findings=second.findings,
+            heard=self._heard(second_ns),
         )
+
+    def _heard(self, second_ns: int) -> dict[str, int]:
+        if second_ns % (HEARD_EVERY_SECS * NS):
+            return {}
+        nodes = sorted(self._reader.nodes.items())
+        return {f"{node.cluster}/{name}": node.heard_ns for name, node in nodes}
 
     def _named(self, released: dict[str, list[AnyNodeEvent]]) -> dict[str, Sequence[AnyNodeEvent]]:
         """The same by canonical name; sources that spell a node in two ways become one."""
@@ -150,88 +142,11 @@ class NodeStage:
 
     def _apply(self, event: Event) -> None:
         if isinstance(event, JobEvent):
-            self._placement.apply(event)
+            self._reader.placement.apply(event)
         elif isinstance(event, TopologyEvent):
             for name, rack in event.racks.items():
-                self._node(event.cluster, self._cluster.names.node(name)).rack = rack
-
-    def _node(self, cluster: str, name: str) -> NodeContext:
-        return self._nodes.setdefault(name, NodeContext(cluster, name))
-
-    def _read_node(
-        self,
-        name: str,
-        events: Sequence[AnyNodeEvent],
-        second_ns: int,
-        findings: list[Finding],
-        views: list[View],
-        gpus: list[Sample],
-        hosts: list[Sample],
-    ) -> None:
-        """Sort one node's second by what reads it; lists are appended to."""
-        node = self._node(events[0].cluster, name)
-        node.heard_ns = max(node.heard_ns, events[-1].time_unix_ns)
-        logs = LogSecond()
-        scrapes: list[Sample] = []
-        for event in events:
-            if isinstance(event, GpuEvent):
-                sample = self._samples.gpu(event, node)
-                self._scraped[name] = event.time_unix_ns
-                if sample is not None:
-                    scrapes.append(sample)
-                    for blindness in self._detectors.blindness:
-                        blindness.run("scrape", name, sample[2])
-            elif isinstance(event, NodeEvent):
-                hosts.append(self._samples.host(event, node))
-                views += host_views(self._placement, event, second_ns)
-            elif isinstance(event, IbEvent):
-                if any(p.state.upper().endswith("ACTIVE") for p in event.ports):
-                    node.works("ib")
-            elif isinstance(event, LogEvent):
-                findings += self._line(event, node, logs)
-        gpus += scrapes
-        views += gpu_views(self._placement, self._samples.gpus, node, scrapes, second_ns)
-        views += logs.views(name, second_ns)
-
-    def _line(self, event: LogEvent, node: NodeContext, logs: LogSecond) -> list[Finding]:
-        findings: list[Finding] = []
-        if event.source in ("kernel", "system"):
-            for detector in self._detectors.lines:
-                findings += self._run(detector, event, node)
-        elif event.job_id is not None:
-            logs.take(event, self._placement.key_of(event.cluster, event.job_id))
-        return findings
-
-    def _judge(self, table: Table, samples: list[Sample]) -> list[Finding]:
-        findings: list[Finding] = []
-        for batch in batches(table, samples):
-            for detector in self._detectors.samples:
-                if detector.detector.scope == table.scope:
-                    findings += self._run(detector, batch)
-        return findings
-
-    def _run(self, detector: Guarded, *args: object) -> list[Finding]:
-        """The detector's findings about those whom its ``match`` means."""
-        findings = detector.run("update", *args)
-        match = detector.match
-        if match is None:
-            return findings
-        return [f for f in findings if self._is_meant(match, f.subject, f.observed_unix_ns)]
-
-    def _is_meant(self, match: Match, subject: Subject, time_ns: int) -> bool:
-        name = subject.node or ""
-        node = self._nodes.get(name)
-        keys = self._placement.at(name, time_ns, (subject.gpu_index, subject.gpu_uuid))
-        jobs = [self._placement.jobs[key] for key in keys]
-        return accepts(match, [name], [node.gpu_model] if node else [], jobs)
-
-    def _tick(self, second_ns: int) -> list[Finding]:
-        findings: list[Finding] = []
-        for scrape in (*self._detectors.scrapes, *self._detectors.blindness):
-            for name, scraped_ns in sorted(self._scraped.items()):
-                node = self._nodes[name]
-                findings += self._run(scrape, node, scraped_ns, second_ns)
-        return findings
+                node = self._cluster.names.node(name)
+                self._reader.node(event.cluster, node).rack = rack
 
     def failures(self) -> dict[str, int]:
         """How often each failing detector raised."""
@@ -243,14 +158,16 @@ class NodeStage:
             NodeStageState(
                 intake=self._intake.dump(),
                 cluster=self._cluster.dump(),
-                placement=self._placement,
-                nodes=self._nodes,
+                placement=self._reader.placement,
+                nodes=self._reader.nodes,
                 gpu_rows=self._samples.gpus.rows,
                 gpu_subjects=self._samples.gpus.subjects,
                 host_rows=self._samples.hosts.rows,
                 host_subjects=self._samples.hosts.subjects,
+                port_rows=self._samples.ports.rows,
+                port_subjects=self._samples.ports.subjects,
                 detectors=self._detectors.dump(),
-                scraped=self._scraped,
+                scraped=self._reader.scraped,
                 done_ns=self._done_ns,
             )
         )
@@ -260,9 +177,11 @@ class NodeStage:
         known = decode_state(state, NodeStageState)
         self._intake.load(known.intake)
         self._cluster.load(known.cluster)
-        self._placement, self._nodes = known.placement, known.nodes
+        self._reader.placement, self._reader.nodes = known.placement, known.nodes
         self._samples.gpus.rows, self._samples.gpus.subjects = known.gpu_rows, known.gpu_subjects
         self._samples.hosts.rows = known.host_rows
         self._samples.hosts.subjects = known.host_subjects
-        self._scraped, self._done_ns = known.scraped, known.done_ns
+        self._samples.ports.rows = known.port_rows
+        self._samples.ports.subjects = known.port_subjects
+        self._reader.scraped, self._done_ns = known.scraped, known.done_ns
         self._detectors.load(known.detectors)

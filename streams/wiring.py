@@ -50,6 +50,7 @@ class Detectors:
     def __init__(self, configs: Iterable[DetectorConfig]) -> None:
         self.samples: list[Guarded] = []
         self.lines: list[Guarded] = []
+        self.ports: list[Guarded] = []
         self.scrapes: list[Guarded] = []
         self.blindness: list[Guarded] = []
         self.nodes: list[Guarded] = []
@@ -68,6 +69,7 @@ class Detectors:
         return [
             *self.samples,
             *self.lines,
+            *self.ports,
             *self.scrapes,
             *self.blindness,
             *self.nodes,
