@@ -56,7 +56,6 @@ class NodeStage:
         self._samples = Samples(self.counts, self._intake.rejects)
         self._reader = NodeReader(detectors, self._samples)
         self._done_ns: int | None = None
-        self._ended = False
 
     def push(self, events: Iterable[Event]) -> None:
         """Events of nodes, and ``clock`` events of the partition."""
@@ -90,8 +89,8 @@ class NodeStage:
             least_ns = min(least_ns, self._cluster.frontier_ns)
         if self._done_ns is None:
             first_ns = self._intake.first_ns()
-            if first_ns is None:
-                return []
+            if first_ns is None or least_ns < first_ns:
+                return []  # an earlier one may still come
             self._done_ns = (first_ns - 1) // NS * NS
         envelopes = []
         while self._done_ns + NS <= least_ns:
