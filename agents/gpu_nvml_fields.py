@@ -1,8 +1,8 @@
 """What to ask NVML for, how often, and how it becomes canonical metrics.
 
 The pace follows what the calls cost on two H200s (driver 580.159, asked once a second): most take
-2 to 80 µs, but energy 3.1 ms, GPM 1.6 to 2.1 ms, the maximum clock 1.7 ms, the temperature margin 1.1 ms,
-the six policy counters 0.9 ms, BAR1 0.5 ms and each PCIe error counter 0.2 ms.
+2 to 80 µs, but energy 3.1 ms, GPM 1.6 to 2.1 ms, the maximum clock 1.7 ms, the temperature margin
+1.1 ms, the six policy counters 0.9 ms, BAR1 0.5 ms and each PCIe error counter 0.2 ms.
 """
 
 import ctypes

@@ -222,7 +222,7 @@ def test_what_two_real_h200s_said() -> None:
     nodes = [e for e in events if isinstance(e, NodeEvent)]
     known = {n for n, m in registry().items() if m.scope == "gpu"}
     assert len(gpus) == len(nodes) == 66
-    assert all(len(g.metrics) == 71 and set(g.metrics) <= known for g in gpus)
+    assert all(len(g.metrics) == 72 and set(g.metrics) <= known for g in gpus)
     assert not [n for g in gpus for n, column in g.metrics.items() if None in column]
     assert max(g.metrics["tensor_active_ratio"][0] or 0 for g in gpus) > 0.93
     assert [g.metrics["xid_last"] for g in gpus if any(g.metrics["xid_last"])] == [[31, 0]]
