@@ -126,8 +126,10 @@ class GpuNvmlReader:
             pci=nvml.nvmlDeviceGetPciInfo(handle).busId.lower(),
             model=nvml.nvmlDeviceGetName(handle),
         )
-        self._devices.append(self._reader(handle, gpu, None, stagger))
+        own = self._reader(handle, gpu, None, stagger)
+        self._devices.append(own)
         for mig in _mig_handles(nvml, handle):
+            own.is_divided = True
             instance = Device(
                 uuid=nvml.nvmlDeviceGetUUID(mig),
                 index=index,
@@ -193,7 +195,9 @@ class GpuNvmlReader:
             row["xid_last"] = xids.get(reader.device.uuid, 0.0)
             if pids is not None:
                 row["processes_count"] = float(len(pids))
-                processes.extend(self._process(pid, reader.device) for pid in pids)
+                # The processes of a divided GPU are listed by the instance they run on.
+                named = [] if reader.is_divided else pids
+                processes.extend(self._process(pid, reader.device) for pid in named)
             rows.append(row)
         self._processes.forget_all_but({p.pid for p in processes})
         return rows, processes

@@ -63,6 +63,7 @@ class DeviceReader:
         self.device = device
         self.handle = handle
         self.is_mig = parent is not None
+        self.is_divided = False
         self._nvml = nvml
         self._parent = parent
         self._clean = clean

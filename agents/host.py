@@ -85,6 +85,8 @@ class HostReader:
             self.counters.error(f"statvfs {path}")
         metrics["shm_used_ratio"] = shm
         processes = self._training.read(now.monotonic_ns)
+        if self._training.zombies is not None:
+            metrics["zombie_processes"] = float(self._training.zombies)
         if self._config.checkpoint_dirs:
             self._checkpoints.wait(wait_secs)
         return [

@@ -17,7 +17,7 @@ class TrainingProcesses:
     with a task number of Slurm's or MPI's, or when a glob of ``names`` matches its command line.
     A child with its parent's rank (a data loader) does not. To be cheap, only processes that are
     new since the last read are looked into; one that ends is reported with ``alive`` false in the
-    next three reads.
+    next three reads. ``zombies``: how many the whole node had at the last full scan, once a minute.
     """
 
     def __init__(self, table: ProcessTable, names: list[str]) -> None:
@@ -27,6 +27,7 @@ class TrainingProcesses:
         self._training: dict[int, Facts] = {}
         self._gone: dict[int, tuple[Facts, int]] = {}
         self._full_scan_ns = 0
+        self.zombies: int | None = None
 
     def read(self, monotonic_ns: int) -> list[Process]:
         """The training processes now, those that just ended included.
@@ -35,15 +36,14 @@ class TrainingProcesses:
             OSError: the process table cannot be listed.
         """
         pids = set(self._table.pids())
-        if monotonic_ns >= self._full_scan_ns:
+        full = monotonic_ns >= self._full_scan_ns
+        if full:
             self._full_scan_ns = monotonic_ns + FULL_SCAN_SECS * 1_000_000_000
             self._seen.clear()
-        new = pids - self._seen
-        candidates = {
-            pid: facts
-            for pid in new
-            if (facts := self._table.facts(pid)) is not None and self._counts(facts)
-        }
+        found = [f for pid in pids - self._seen if (f := self._table.facts(pid)) is not None]
+        if full:
+            self.zombies = sum(facts.state == "Z" for facts in found)
+        candidates = {facts.pid: facts for facts in found if self._counts(facts)}
         self._seen = pids
         self._refresh()
         for pid, facts in candidates.items():

@@ -168,9 +168,11 @@ def test_a_lost_gpu_is_absent_at_once_and_looked_for_later() -> None:
 
 def test_mig_instances_stand_beside_their_gpu() -> None:
     device = FakeGpu(0, mig=2)
+    device.pids = device.migs[1].pids = [5]
     gpu, node = scrape(make(FakeNvml([device])), FakeClock())
     assert [d.uuid for d in gpu.devices] == ["GPU-00000000", "MIG-0-0", "MIG-0-1"]
     assert device.migs[0].gpm_reads == 2
+    assert [(p.pid, p.gpu_uuid) for p in node.processes] == [(5, "MIG-0-1")]
     assert node.metrics["gpu_count"] == 1
 
 

@@ -128,6 +128,12 @@ def test_a_pid_that_is_used_again_by_a_stranger_is_no_rank(proc: Proc) -> None:
     assert [(p.name, p.alive) for p in look(reader, clock).processes] == [("python3", False)]
 
 
+def test_zombies_are_counted(proc: Proc) -> None:
+    proc.process(500, "gone")
+    proc.write("500/stat", "500 (gone) Z 1 " + " ".join(["0"] * 18))
+    assert look(make(proc), FakeClock()).metrics["zombie_processes"] == 1
+
+
 def test_a_command_line_can_be_named(proc: Proc) -> None:
     proc.process(400, "mytrainer")
     processes = look(make(proc, process_names=["mytrainer *"]), FakeClock()).processes
