@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 import faust
+from aiokafka.errors import KafkaError
 from faust.app.base import BootStrategy
 from faust.transport.consumer import Consumer
 from faust.types import TP, StreamT
@@ -105,9 +106,12 @@ async def run_worker(
         ServiceError: the stream stalled, Kafka refused a message, or Faust gave up.
     """
     worker = _Worker(settings, stop)
-    async with AsyncExitStack() as stack:
-        await worker.start(stack, stages, sender)
-        await worker.serve(sender)
+    try:
+        async with AsyncExitStack() as stack:
+            await worker.start(stack, stages, sender)
+            await worker.serve(sender)
+    except KafkaError as error:
+        raise ServiceError(f"Kafka failed: {_reason(error)}") from error
 
 
 class _Worker:

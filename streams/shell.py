@@ -21,7 +21,8 @@ from stethoscope.streams.shell_output import KafkaOutput, Received
 from stethoscope.streams.shell_pulse import Pulse
 from stethoscope.streams.shell_reading import JobsReader, ends_of, read_whole
 from stethoscope.streams.shell_state import StateStore
-from stethoscope.streams.shell_units import ClusterUnit, JobUnit, NodeUnit, Unit
+from stethoscope.streams.shell_unit import Unit
+from stethoscope.streams.shell_units import ClusterUnit, JobUnit, NodeUnit
 from stethoscope.streams.stages import EnvelopeStage, EventStage, IncidentStage
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,8 @@ from stethoscope.streams.shell_incidents import IncidentPublisher
 from stethoscope.streams.shell_metrics import LAG
 from stethoscope.streams.shell_output import KafkaOutput
 from stethoscope.streams.shell_reading import JobsReader, ends_of
-from stethoscope.streams.shell_units import ClusterUnit, JobUnit, NodeUnit, Unit
+from stethoscope.streams.shell_unit import Unit
+from stethoscope.streams.shell_units import ClusterUnit, JobUnit, NodeUnit
 from stethoscope.streams.watchdog import Progress, Watchdog
 
 

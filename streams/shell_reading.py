@@ -11,7 +11,7 @@ from stethoscope.schemas.config import Kafka
 from stethoscope.schemas.kafka_options import JOBS, client_options
 from stethoscope.streams.clock import Partition, monotonic_secs
 from stethoscope.streams.shell_output import Output, Received
-from stethoscope.streams.shell_units import JobsBatch, Unit, read_events
+from stethoscope.streams.shell_unit import JobsBatch, Unit, read_events
 
 _POLL_MS = 200
 _JOBS = TopicPartition(JOBS, 0)

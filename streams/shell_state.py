@@ -10,7 +10,7 @@ from stethoscope.streams.clock import Partition, monotonic_secs
 from stethoscope.streams.shell_metrics import SNAPSHOT_BYTES, SNAPSHOT_SECONDS
 from stethoscope.streams.shell_output import KafkaOutput
 from stethoscope.streams.shell_reading import committed_of, read_whole
-from stethoscope.streams.shell_units import Unit
+from stethoscope.streams.shell_unit import Unit
 from stethoscope.streams.snapshots import Snapshot, newest, to_messages
 
 _log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from kafka import KafkaProducer
 
-from stethoscope.schemas.codec import encode_line, encode_message
-from stethoscope.schemas.events import HeartbeatEvent
+from stethoscope.schemas.codec import decode_message, encode_line, encode_message
+from stethoscope.schemas.events import ClockEvent, HeartbeatEvent
 from stethoscope.schemas.kafka_options import DEAD_LETTER, FINDINGS, LOGS, TELEMETRY
 from stethoscope.schemas.views import Envelope
 
@@ -92,6 +92,23 @@ def test_poison_is_set_aside_with_its_reason_and_the_rest_goes_on(
     assert (headers["topic"], headers["offset"]) == (TELEMETRY.encode(), b"1")
     assert max(len(record.value or b"") for record in dead) == 64 * 1024
     assert worker.end() == 0
+
+
+def test_time_passes_in_silence(broker: str, tmp_path: Path) -> None:
+    producer = KafkaProducer(bootstrap_servers=[broker])
+    for secs in range(10):
+        producer.send(TELEMETRY, encode_message([_beat(secs)]), key=b"n1")
+    producer.close()
+    worker = WorkerProcess(tmp_path, broker, PARTITIONS)
+    try:
+        worker.start()
+        until(lambda: _watermark(broker) >= 15, "the watermark passed the last event")
+        assert worker.end() == 0
+    finally:
+        worker.close()
+    kept = [decode_message(record.value) for record in read_topic(broker, TELEMETRY)]
+    clocks = [event for events in kept for event in events if isinstance(event, ClockEvent)]
+    assert len(clocks) >= PARTITIONS
 
 
 def test_live_incidents_equal_those_of_replay(broker: str, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from stethoscope.schemas.kafka_options import FINDINGS, JOB_VIEW, LOGS, TELEMETR
 from stethoscope.schemas.views import Envelope, HostView
 from stethoscope.streams.intake import Reject
 from stethoscope.streams.shell_output import Received
-from stethoscope.streams.shell_units import NodeUnit, read_events, view_partition
+from stethoscope.streams.shell_unit import read_events
+from stethoscope.streams.shell_units import NodeUnit, view_partition
 
 NS = 1_000_000_000
 PARTITIONS = 3
