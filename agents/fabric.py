@@ -68,8 +68,9 @@ def parse_ibnetdiscover(text: str) -> Fabric:
     current: str | None = None
     for line in text.splitlines()[:MAX_LINES]:
         if header := _HEADER.match(line):
-            current = header[2]
-            chassis[current] = _Chassis(header[1], header[2].partition("-")[2], header[3])
+            key: str = header[2]
+            current = key
+            chassis[key] = _Chassis(header[1], key.partition("-")[2], header[3])
         elif current is not None and (cable := _CABLE.match(line)):
             cables.append((current, int(cable[1]), cable[2], int(cable[3])))
     names = _switch_names(chassis)

@@ -174,7 +174,7 @@ def load_mapping(extra: list[str]) -> MetricMap:
     Raises:
         ConfigError: a file cannot be read or is wrong.
     """
-    text = files(__package__).joinpath("prometheus_map.toml").read_text(encoding="utf-8")
+    text = files("stethoscope.agents").joinpath("prometheus_map.toml").read_text(encoding="utf-8")
     maps = [_parse(text, "prometheus_map.toml")]
     for path in extra:
         try:

@@ -1,12 +1,12 @@
 """The fabric's cables, racks and node names, once per cluster."""
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from shutil import which
 
 from msgspec.structs import replace
 
+from stethoscope.agents import command
 from stethoscope.agents.fabric import (
     Fabric,
     parse_csv,
@@ -93,18 +93,9 @@ class TopologyReader:
         if path is not None:
             with path.open("rb") as file:
                 return file.read(MAX_BYTES).decode(errors="replace")
-        try:
-            done = subprocess.run(  # noqa: S603  # one of two commands of ours, no shell
-                [which(self._config.source) or self._config.source],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=self._config.timeout_secs,
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            msg = f"{self._config.source}: {error}"
-            raise ServiceError(msg) from error
-        return done.stdout[:MAX_BYTES].decode(errors="replace")
+        program = which(self._config.source) or self._config.source
+        output = command.run([program], self._config.timeout_secs)
+        return output[:MAX_BYTES].decode(errors="replace")
 
     def _known(self) -> Fabric:
         if self._config.aliases_file is None:
