@@ -112,8 +112,9 @@ class KafkaSource:
             ConfigError: a secret or certificate cannot be read.
         """
         # 16 MiB of kafka-python only where it is used.
-        from kafka import KafkaConsumer, TopicPartition
+        from kafka import KafkaConsumer
         from kafka.errors import KafkaError
+        from kafka.structs import TopicPartition
 
         from stethoscope.schemas.kafka_options import CONTROL, client_options
 
@@ -129,7 +130,6 @@ class KafkaSource:
                 fetch_max_wait_ms=round(POLL_SECS * 1000),
                 fetch_max_bytes=1 << 20,
                 max_partition_fetch_bytes=1 << 18,
-                bootstrap_timeout_ms=10_000,
                 metrics_enabled=False,
             )
             partitions = self._consumer.partitions_for_topic(CONTROL)
