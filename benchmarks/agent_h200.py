@@ -255,28 +255,26 @@ def process_tree(pid: int) -> list[int]:
     return [pid, *(p for child in children for p in process_tree(int(child)))]
 
 
-def cpu_secs(pids: list[int]) -> float:
-    """User and system time of the processes so far."""
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+def cpu_secs(pid: int) -> float:
+    """User and system time of the process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def whole_agent(secs: float, arguments: list[str]) -> dict[str, object]:
-    """The same figures of ``stethoscope agent`` and all its worker processes."""
+    """The same figures of ``stethoscope agent`` and of each of its processes."""
     child = subprocess.Popen([sys.executable, "-m", "stethoscope.cli", "agent", *arguments])
-    time.sleep(10)
+    time.sleep(15)
     tree = process_tree(child.pid)
-    before, start = cpu_secs(tree), time.perf_counter()
+    before, start = {pid: cpu_secs(pid) for pid in tree}, time.perf_counter()
     time.sleep(secs)
-    used, wall = cpu_secs(tree) - before, time.perf_counter() - start
-    memory = memory_kib(tree)
+    wall = time.perf_counter() - start
+    used = {pid: round(100 * (cpu_secs(pid) - before[pid]) / wall, 3) for pid in tree}
+    each = [{"percent_of_a_core": used[pid], **memory_kib([pid])} for pid in tree]
+    total = {"percent_of_a_core": round(sum(used.values()), 3), **memory_kib(tree)}
     child.terminate()
     child.wait()
-    percent = round(100 * used / wall, 3)
-    return {"processes": len(tree), "percent_of_a_core": percent, **memory}
+    return {"secs": round(wall, 1), "all": total, "agent_then_workers": each}
 
 
 def main() -> None:
