@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stethoscope.agents import gpu_nvml_device
 from stethoscope.agents.clock import FakeClock
 from stethoscope.agents.gpu_nvml import GpuNvmlReader
+from stethoscope.agents.gpu_nvml_fields import Cleaner
 from stethoscope.agents.reader import Context
 from stethoscope.schemas.agent_config import GpuNvml
 from stethoscope.schemas.codec import decode_line
@@ -97,6 +100,19 @@ def test_a_corrupt_value_is_null_and_counted() -> None:
     gpu, _ = scrape(reader, FakeClock())
     assert gpu.metrics["gpu_utilization_ratio"] == [None]
     assert reader.counters.invalid_samples_total == 1
+
+
+@given(st.sampled_from(sorted(registry())), st.floats() | st.integers())
+def test_what_passes_the_cleaner_is_in_range(name: str, value: float) -> None:
+    metric = registry()[name]
+    cleaner = Cleaner()
+    cleaned = cleaner(name, value)
+    if cleaned is None:
+        assert cleaner.invalid_total == 1 or (name, value) == ("memory_temp_celsius", 0)
+    else:
+        assert cleaned == value
+        assert metric.min is None or cleaned >= metric.min
+        assert metric.max is None or cleaned <= metric.max
 
 
 def test_slow_values_stand_between_their_reads() -> None:

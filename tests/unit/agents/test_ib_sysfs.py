@@ -4,6 +4,8 @@ import stat
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stethoscope.agents import ib_sysfs
 from stethoscope.agents.clock import FakeClock
@@ -125,6 +127,26 @@ def test_ports_that_come_and_go_are_seen_at_the_next_scan(tmp_path: Path) -> Non
 def test_no_port_is_unsupported(tmp_path: Path) -> None:
     with pytest.raises(ReaderUnsupported, match="no InfiniBand or RoCE port"):
         make(tmp_path / "absent")
+
+
+@given(st.integers(0, 2**64 - 1), st.sampled_from(["", "\n", " \n"]))
+def test_every_counter_value_is_read_as_it_stands(value: int, end: str) -> None:
+    assert ib_sysfs.parse_counter(f"{value}{end}".encode()) == value
+
+
+@given(st.binary(max_size=64))
+def test_a_counter_is_its_digits_or_nothing(data: bytes) -> None:
+    value = ib_sysfs.parse_counter(data)
+    assert value is None or (data.strip().isdigit() and value == int(data))
+
+
+@given(st.text())
+def test_any_attribute_is_survived(text: str) -> None:
+    assert isinstance(ib_sysfs.parse_state(text), str)
+    rate = ib_sysfs.parse_rate_gbps(text)
+    assert rate is None or rate >= 0
+    guid = ib_sysfs.parse_gid(text)
+    assert guid == "" or len(guid) == 18
 
 
 def tool(folder: Path, name: str, output: str, status: int = 0) -> None:
