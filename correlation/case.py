@@ -110,12 +110,18 @@ def absorb(case: Case, other: Case) -> None:
     case.raw_events += other.raw_events
     case.started_ns = min(case.started_ns, other.started_ns)
     case.levels += [level for level in other.levels if level not in case.levels]
+    case.jobs += [job for job in other.jobs if job not in case.jobs]
+    case.job_keys += [key for key in other.job_keys if key not in case.job_keys]
+    case.nodes += [node for node in other.nodes if node not in case.nodes]
+    case.has_moments = case.has_moments or other.has_moments
+    if SEVERITY_RANK[other.severity] > SEVERITY_RANK[case.severity]:
+        case.severity = other.severity
     for cause, count in other.by_cause.items():
         case.by_cause[cause] = case.by_cause.get(cause, 0) + count
 
 
 def to_incident(case: Case) -> Incident:
-    """The case as it is told."""
+    """The case as it is told now: nothing of it changes with the case."""
     known = cause_catalogue()[case.cause]
     base = CONFIDENCE.get(case.cause, SURE)
     more = len(case.by_cause) - 1
@@ -135,16 +141,16 @@ def to_incident(case: Case) -> Incident:
         root=case.root,
         confidence=min(0.99, round(base + 0.03 * more, 2)),
         suspects=[root, *others],
-        jobs=case.jobs,
-        nodes=case.nodes,
-        findings=FindingSummary(dict(sorted(case.by_cause.items())), case.first),
+        jobs=list(case.jobs),
+        nodes=list(case.nodes),
+        findings=FindingSummary(dict(sorted(case.by_cause.items())), list(case.first)),
         raw_events=case.raw_events,
         recurrence=case.recurrence,
         merged_into=case.merged_into,
         actions=known.actions,
         knowledge=f"docs/causes.md#{case.cause}",
         paged_unix_ns=case.paged_ns,
-        page_labels=case.page_labels,
+        page_labels=dict(case.page_labels),
     )
 
 

@@ -6,11 +6,12 @@ from msgspec import Struct, field
 
 from stethoscope.correlation.case import Case, absorb, add, open_case, reroot, to_incident
 from stethoscope.correlation.placement import Placement
-from stethoscope.correlation.relations import AT_ONCE, TEARDOWN, explains
+from stethoscope.correlation.places import is_deeper, is_same, leads_to, place_of
+from stethoscope.correlation.relations import AT_ONCE, TEARDOWN
 from stethoscope.schemas.causes import cause_catalogue
 from stethoscope.schemas.config import Correlation
 from stethoscope.schemas.events import JobEvent
-from stethoscope.schemas.findings import NS, Finding, Subject
+from stethoscope.schemas.findings import NS, Finding
 from stethoscope.schemas.incidents import SEVERITY_RANK, Incident, Severity
 from stethoscope.schemas.job_states import ORDERLY_ENDS, ended_ns, has_ended, state_word
 from stethoscope.schemas.labels import page_labels
@@ -98,20 +99,23 @@ class Correlator:
         if subject.node is None:
             return []
         gpu = (subject.gpu_index, subject.gpu_uuid)
-        return self.placement.at(subject.node, finding.observed_unix_ns, gpu)
+        times_ns = finding.started_unix_ns, finding.observed_unix_ns  # the fault may end its job
+        found = [self.placement.at(subject.node, time_ns, gpu) for time_ns in times_ns]
+        return list(dict.fromkeys([*found[0], *found[1]]))
 
     def _home(self, finding: Finding, keys: list[str]) -> Case | None:
         """The case that the finding is the same as, a symptom of, or the reason for."""
-        near = [c for c in self.state.cases.values() if self._is_near(c, finding, keys)]
-        near.sort(key=lambda c: (c.started_ns, c.incident_id))
-        for case in near:
-            if case.cause == finding.cause and _same_place(case.root, finding.subject):
+        cases = sorted(self.state.cases.values(), key=lambda c: (c.started_ns, c.incident_id))
+        near = [c for c in cases if self._is_near(c, finding, keys)]
+        said = finding.cause, finding.subject
+        for case in cases:
+            if (case in near or case.is_open()) and is_same(case.cause, case.root, *said):
                 return case
         for case in near:
-            if explains(case.cause, finding.cause) and case.severity != "info":
+            if case.severity != "info" and leads_to(case.cause, case.root, *said):
                 return case
         for case in near:
-            if explains(finding.cause, case.cause) and not explains(case.cause, finding.cause):
+            if is_deeper(*said, case.cause, case.root):
                 reroot(case, finding)
                 return case
         return None
@@ -147,7 +151,7 @@ class Correlator:
                 continue
             shares = set(other.job_keys) & set(case.job_keys)
             late = other.started_ns >= case.started_ns - SLACK_NS
-            deeper = explains(case.cause, other.cause) and not explains(other.cause, case.cause)
+            deeper = is_deeper(case.cause, case.root, other.cause, other.root)
             if shares and late and deeper and other.severity != "info":
                 absorb(case, other)
                 self._changed[other.incident_id] = other
@@ -226,7 +230,7 @@ class Correlator:
         self._changed[case.incident_id] = case
 
     def _recurrence(self, finding: Finding) -> int:
-        key = f"{finding.cause}|{_place(finding.subject)}"
+        key = f"{finding.cause}|{place_of(finding.subject)}"
         oldest_ns = finding.observed_unix_ns - int(self._config.recurrence_days * 86400 * NS)
         times = [t for t in self.state.history.get(key, []) if t >= oldest_ns]
         self.state.history[key] = [*times[-99:], finding.observed_unix_ns]
@@ -241,26 +245,12 @@ class Correlator:
             old = [k for k, t in self.state.seen.items() if now_ns - t > LOOK_BACK_NS]
             for key in old:
                 del self.state.seen[key]
+        if now_ns // NS % 3600 == 0:
+            self._forget_history(now_ns)
         self.placement.prune(now_ns)
 
-
-def _place(subject: Subject) -> str:
-    device = subject.gpu_uuid or subject.gpu_pci or subject.ib_device or ""
-    if device or subject.node is None:
-        return f"{subject.cluster}|{subject.node}|{device}|{subject.switch}|{subject.job_id}"
-    return f"{subject.cluster}|{subject.node}|{subject.mount}|{subject.job_id}"
-
-
-def _same_place(root: Subject, subject: Subject) -> bool:
-    """The same device; else the same node and job, whatever else each of them names."""
-    if root.gpu_index is not None and subject.gpu_index is not None:
-        return (root.node, root.gpu_index) == (subject.node, subject.gpu_index)
-    if root.gpu_pci is not None and subject.gpu_pci is not None:
-        return (root.node, root.gpu_pci) == (subject.node, subject.gpu_pci)
-    return (root.node, root.job_id, root.switch, root.ib_device, root.mount) == (
-        subject.node,
-        subject.job_id,
-        subject.switch,
-        subject.ib_device,
-        subject.mount,
-    )
+    def _forget_history(self, now_ns: int) -> None:
+        oldest_ns = now_ns - int(self._config.recurrence_days * 86400 * NS)
+        old = [key for key, times in self.state.history.items() if times[-1] < oldest_ns]
+        for key in old:
+            del self.state.history[key]
