@@ -74,6 +74,7 @@ class JobContext(Struct):
     gpu_model: str = ""
     host: dict[str, dict[str, float | None]] = field(default_factory=dict)
     processes: dict[str, list[Process]] = field(default_factory=dict)
+    listed: dict[str, dict[str, list[Process]]] = field(default_factory=dict)
     recent: Floats = field(default_factory=lambda: np.empty((RECENT_SECS, 0, len(JOB_METRICS))))
     healthy: Floats = field(default_factory=lambda: np.empty((0, len(JOB_METRICS))))
     healthy_secs: int = 0
@@ -252,9 +253,20 @@ def take_gpus(context: JobContext, view: GpuView, now_ns: int) -> None:
 
 
 def take_host(context: JobContext, view: HostView) -> None:
-    """Remember the host's latest numbers and processes."""
-    context.host[view.node] = view.metrics
-    context.processes[view.node] = view.processes
+    """Remember the host's latest numbers and processes; each source speaks for itself only.
+
+    A process that two sources list is one; what its GPU is comes from the one that knows.
+    """
+    context.host[view.node] = {**context.host.get(view.node, {}), **view.metrics}
+    lists = context.listed.setdefault(view.node, {})
+    lists[view.stream] = view.processes
+    merged: dict[tuple[int, str | None], Process] = {}
+    for stream in sorted(lists):
+        for process in lists[stream]:
+            key = (process.pid, process.gpu_uuid if process.pid == 0 else None)
+            if key not in merged or merged[key].gpu_uuid is None:
+                merged[key] = process
+    context.processes[view.node] = list(merged.values())
 
 
 def take_log(context: JobContext, view: LogView) -> None:

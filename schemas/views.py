@@ -31,10 +31,14 @@ class GpuView(_View, frozen=True, tag="gpu", kw_only=True):
 
 
 class HostView(_View, frozen=True, tag="host", kw_only=True):
-    """A host's numbers, and the training processes seen on it."""
+    """A host's numbers, and the training processes seen on it, as one source (``stream``) has them.
+
+    A node has several sources, and none knows everything.
+    """
 
     metrics: dict[str, float | None]
     processes: list[Process] = field(default_factory=list)
+    stream: str = ""
 
 
 class Step(Struct, frozen=True, array_like=True, omit_defaults=True):

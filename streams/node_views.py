@@ -139,6 +139,7 @@ def host_views(placement: Placement, event: NodeEvent, second_ns: int) -> list[V
             second_unix_ns=second_ns,
             metrics=event.metrics,
             processes=event.processes,
+            stream=event.stream or "",
         )
         for key in sorted(keys)
     ]

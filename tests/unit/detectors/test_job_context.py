@@ -13,11 +13,12 @@ from stethoscope.detectors.job_context import (
     begin_second,
     place,
     take_gpus,
+    take_host,
     take_log,
 )
-from stethoscope.schemas.events import JobEvent
+from stethoscope.schemas.events import JobEvent, Process
 from stethoscope.schemas.findings import NS
-from stethoscope.schemas.views import GpuView, LogView, Mark, Step
+from stethoscope.schemas.views import GpuView, HostView, LogView, Mark, Step
 
 from .build import HEALTHY, Job, at, megatron
 
@@ -42,6 +43,24 @@ def context(**fields: object) -> JobContext:
     made = JobContext("k", "default", "77", at(0))
     place(made, event(**fields))
     return made
+
+
+def test_sources_of_one_node_do_not_wipe_out_each_other() -> None:
+    job = context()
+    rank = Process(name="python", pid=7, job_id="77", rank=0)
+    on_gpu = Process(name="python", pid=7, job_id="77", rank=0, gpu_uuid="GPU-a")
+    sources: list[tuple[str, dict[str, float | None], list[Process]]] = [
+        ("host", {"cpu_busy_ratio": 0.5}, [rank]),
+        ("gpu_nvml", {"gpu_count": 8.0}, [on_gpu]),
+        ("ib_sysfs", {"ib_port_count": 9.0}, []),
+    ]
+    for stream, metrics, processes in sources:
+        seen = HostView(job="k", node="node01", second_unix_ns=at(1), metrics=metrics)
+        take_host(job, structs.replace(seen, processes=processes, stream=stream))
+    assert job.host["node01"] == {"cpu_busy_ratio": 0.5, "gpu_count": 8.0, "ib_port_count": 9.0}
+    assert job.processes["node01"] == [on_gpu]
+    take_host(job, structs.replace(seen, metrics={}, processes=[], stream="gpu_nvml"))
+    assert job.processes["node01"] == [rank]
 
 
 def test_gpus_by_index_get_their_uuids_when_seen() -> None:
