@@ -8,6 +8,7 @@ from stethoscope.agents.clock import Clock, read_boot_id
 from stethoscope.agents.loop import Loop
 from stethoscope.agents.outbox import Outbox
 from stethoscope.agents.reader import Context
+from stethoscope.agents.runner import Runner, ThreadRunner
 from stethoscope.agents.schedule import Task, first_base_ns
 from stethoscope.agents.workers import WorkerPool
 from stethoscope.schemas.agent_config import AgentConfig
@@ -62,8 +63,11 @@ def groups_of(config: AgentConfig) -> dict[str, str]:
 
 def build_loop(
     context: Context, config: AgentConfig, clock: Clock, outbox: Outbox, positions: dict[str, str]
-) -> Loop:
-    """A loop of the readers that the configuration switches on, each at its position."""
+) -> tuple[Loop, WorkerPool]:
+    """A loop of the readers that the configuration switches on, each at its position.
+
+    The pool beside it is the loop's own, for a look at its counts.
+    """
     now_ns = clock.now().monotonic_ns
     remote = groups_of(config)
     tasks = [_task(name, context, config, now_ns) for name in in_use(config)]
@@ -75,7 +79,9 @@ def build_loop(
         if task.name not in remote
     }
     setup = Setup(context, config, {name: registry.READERS[name] for name in remote})
-    return Loop(context, config, clock, outbox, local, WorkerPool(setup, remote), tasks)
+    pool, thread = WorkerPool(setup, remote), ThreadRunner(local)
+    runners: dict[str, Runner] = {t.name: pool if t.name in remote else thread for t in tasks}
+    return Loop(context, config, clock, outbox, runners, tasks), pool
 
 
 def _task(name: str, context: Context, config: AgentConfig, now_ns: int) -> Task:

@@ -1,7 +1,7 @@
 """The scheduling loop: calls each reader when it is due, and passes on what it returns.
 
-One thread. Readers that may hang are called in worker processes and answer later; the others are
-called here. No reader's failure reaches another or ends the loop.
+One thread. Readers are called elsewhere and answer later: those that may hang in worker processes,
+the others in a thread. No reader's failure reaches another or ends the loop.
 """
 
 import logging
@@ -13,12 +13,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stethoscope.agents.activity import Activity
-from stethoscope.agents.calls import Call, Result, perform
+from stethoscope.agents.calls import Call, Result
 from stethoscope.agents.clock import Clock, Now
 from stethoscope.agents.outbox import Batch, Outbox
-from stethoscope.agents.reader import Context, Reader
+from stethoscope.agents.reader import Context
+from stethoscope.agents.runner import Runner
 from stethoscope.agents.schedule import Task, first_base_ns
-from stethoscope.agents.workers import WorkerPool
 from stethoscope.schemas.agent_config import AgentConfig
 from stethoscope.schemas.control import ControlMessage
 from stethoscope.schemas.events import Event, GpuEvent, HeartbeatEvent, IbEvent, NodeEvent
@@ -41,7 +41,7 @@ class Vitals(Struct, frozen=True):
 class Loop:
     """All tasks of one configuration. Build a new one to change it.
 
-    ``local`` are the readers called in this thread; all other ``tasks`` go to the ``pool``.
+    ``runners``: for each task's name, where its reader is called.
     """
 
     def __init__(
@@ -50,19 +50,17 @@ class Loop:
         config: AgentConfig,
         clock: Clock,
         outbox: Outbox,
-        local: dict[str, Reader],
-        pool: WorkerPool,
+        runners: dict[str, Runner],
         tasks: list[Task],
     ) -> None:
         self._context = context
         self._config = config.loop
         self._clock = clock
         self._outbox = outbox
-        self._local = local
-        self._fresh = set(local)
+        self._runner_of = runners
+        self._runners = list({id(runner): runner for runner in runners.values()}.values())
         self._rng = random.Random(context.node)  # noqa: S311 - spreads load, guards nothing
         now = clock.now()
-        self.pool = pool
         self.tasks = {task.name: task for task in tasks}
         self.activity = Activity(context.node, config.loop, config.control, now)
         self._heartbeat_base_ns = first_base_ns(
@@ -79,28 +77,26 @@ class Loop:
         now = self._clock.now()
         for wish in wishes:
             self.activity.wish(wish, now)
-        for result in self.pool.poll(now.monotonic_ns):
-            self._take(result, now)
+        self._take_results(now)
         for task in self.tasks.values():
             if not task.busy and task.due_ns(self._period_secs(task, now)) <= now.monotonic_ns:
                 self._call(task, now)
-        for result in self.pool.poll(now.monotonic_ns):
-            self._take(result, now)
+        self._take_results(now)
         self._heartbeat_if_due(now, vitals)
         return self._secs_to_next(now)
 
     def wait(self, secs: float) -> None:
         """Wait that long, or until a worker answers."""
         poller = select.poll()
-        for handle in self.pool.handles():
-            poller.register(handle, select.POLLIN | select.POLLHUP)
+        for runner in self._runners:
+            for handle in runner.handles():
+                poller.register(handle, select.POLLIN | select.POLLHUP)
         poller.poll(max(0.0, secs) * 1000)
 
     def close(self) -> dict[str, str]:
         """Close readers and workers; the positions up to which events were passed on."""
-        for reader in self._local.values():
-            reader.close()
-        self.pool.close()
+        for runner in self._runners:
+            runner.close()
         positions = {task.name: task.position for task in self.tasks.values()}
         return {name: position for name, position in positions.items() if position is not None}
 
@@ -109,16 +105,15 @@ class Loop:
             task.not_before_ns = now.monotonic_ns + round(HOLD_BACK_SECS * _NS)
             return
         task.begin(now.monotonic_ns, self._period_secs(task, now))
-        if task.name not in self._local:
-            call = Call(task.name, task.verb, now, task.position)
-            self.pool.submit(call, task.deadline_secs)
-            return
-        fresh = task.verb == "read" and task.name in self._fresh
-        call = Call(task.name, task.verb, now, task.position if fresh else None)
-        self._fresh -= {task.name} if fresh else set()
-        self._take(perform(self._local[task.name], call), now)
+        call = Call(task.name, task.verb, now, task.position)
+        self._runner_of[task.name].submit(call, task.deadline_secs)
 
-    def _take(self, result: Result, now: Now) -> None:
+    def _take_results(self, now: Now) -> None:
+        for runner in self._runners:
+            for result in runner.poll(now.monotonic_ns):
+                self._take(result)
+
+    def _take(self, result: Result) -> None:
         task = self.tasks[result.reader]
         done = self._clock.now()
         task.busy = False

@@ -71,7 +71,9 @@ class Service:
             self._context.node,
         )
         positions = self._state.load_cursors()
-        self._loop = build_loop(self._context, self._config, self._clock, self._outbox, positions)
+        self._loop, self._pool = build_loop(
+            self._context, self._config, self._clock, self._outbox, positions
+        )
         self._control = ControlListener(self._config.kafka, self._context.node)
         self._stopping = threading.Event()
         self._reload_asked = threading.Event()
@@ -103,7 +105,7 @@ class Service:
         """Take up the configuration anew; one that cannot be used leaves the old in force."""
         try:
             new = self._load()
-            loop = build_loop(self._context, new, self._clock, self._outbox, {})
+            loop, pool = build_loop(self._context, new, self._clock, self._outbox, {})
         except UsageError as error:
             self.reload_failures_total += 1
             log.warning("the old configuration stays in force: %s", error)
@@ -111,7 +113,7 @@ class Service:
         for task_name, position in self._loop.close().items():
             if task_name in loop.tasks:
                 loop.tasks[task_name].position = position
-        self._loop = loop
+        self._loop, self._pool = loop, pool
         old, self._config = self._config, new
         self._warn_of_what_needs_a_restart(old, new)
         if new.kafka != old.kafka or new.control != old.control:
@@ -169,8 +171,8 @@ class Service:
                 dropped_total=self._sender.dropped_total,
                 torn_total=self._spool.torn_total,
                 level=self._loop.activity.level(self._clock.now()),
-                workers_killed_total=self._loop.pool.killed_total,
-                workers_abandoned=self._loop.pool.abandoned,
+                workers_killed_total=self._pool.killed_total,
+                workers_abandoned=self._pool.abandoned,
                 reloads_total=self.reloads_total,
                 reload_failures_total=self.reload_failures_total,
             )

@@ -228,11 +228,11 @@ class Spool(Section, frozen=True):
 class Sending(Section, frozen=True):
     """The way to Kafka. ``linger_secs``: how long events gather into one message.
 
-    ``queue_events`` bounds what waits in memory for the sending thread.
+    ``queue_events`` bounds what waits in memory for the sending thread: 17 KB a sample of 8 GPUs.
     """
 
     linger_secs: Secs = 0.3
-    queue_events: Annotated[int, Meta(ge=100)] = 20_000
+    queue_events: Annotated[int, Meta(ge=100)] = 3_000
     batch_events: Annotated[int, Meta(ge=1, le=10_000)] = 500
     flush_timeout_secs: PositiveSecs = 5.0
     min_retry_secs: PositiveSecs = 1.0

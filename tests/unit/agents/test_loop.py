@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from stethoscope.agents.activity import BUSY_HOLD_SECS
-from stethoscope.agents.calls import Setup
+from stethoscope.agents.calls import Call, Result, perform
 from stethoscope.agents.clock import FakeClock, Now
 from stethoscope.agents.loop import Loop, Vitals
 from stethoscope.agents.outbox import Batch, Outbox
 from stethoscope.agents.reader import Context, Counters, Reader
+from stethoscope.agents.runner import Runner
 from stethoscope.agents.schedule import Task, first_base_ns
-from stethoscope.agents.workers import WorkerPool
 from stethoscope.schemas.agent_config import AgentConfig
 from stethoscope.schemas.agent_config import Loop as LoopConfig
 from stethoscope.schemas.control import ControlMessage
@@ -72,6 +72,36 @@ class FakeLog(FakeReader):
         self.position = int(state)
 
 
+class Inline:
+    """Calls the readers when asked for outcomes."""
+
+    def __init__(self, readers: dict[str, Reader]) -> None:
+        self._readers = readers
+        self._calls: list[Call] = []
+        self._started: set[str] = set()
+
+    def submit(self, call: Call, deadline_secs: float) -> None:
+        self._calls.append(call)
+
+    def poll(self, monotonic_ns: int) -> list[Result]:
+        calls, self._calls = self._calls, []
+        return [self._perform(call) for call in calls]
+
+    def _perform(self, call: Call) -> Result:
+        known = call.verb == "probe" or call.reader in self._started
+        if not known:
+            self._started.add(call.reader)
+        call = replace(call, restore=None) if known else call
+        return perform(self._readers[call.reader], call)
+
+    def handles(self) -> list[int]:
+        return []
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+
+
 class Rig:
     """A loop with fake readers; ``run`` lets time pass."""
 
@@ -81,9 +111,9 @@ class Rig:
         self.outbox = Outbox(room)
         now_ns = self.clock.now().monotonic_ns
         tasks = [Task(r.name, r.period_secs, 10.0, now_ns) for r in readers]
-        local: dict[str, Reader] = {r.name: r for r in readers}
-        pool = WorkerPool(Setup(CONTEXT, config, {}), {})
-        self.loop = Loop(CONTEXT, config, self.clock, self.outbox, local, pool, tasks)
+        inline = Inline({r.name: r for r in readers})
+        runners: dict[str, Runner] = {r.name: inline for r in readers}
+        self.loop = Loop(CONTEXT, config, self.clock, self.outbox, runners, tasks)
         self.steps = 0
 
     def run(self, secs: float, wishes: list[ControlMessage] | None = None) -> list[Batch]:
