@@ -67,7 +67,8 @@ class EventProducer:
                 linger_ms=20,
                 max_request_size=MAX_MESSAGE_BYTES,
                 max_block_ms=_CONNECT_MS,
-                bootstrap_timeout_ms=_CONNECT_MS,
+                # Known since kafka-python 3; pyright has the stub of version 2.
+                bootstrap_timeout_ms=_CONNECT_MS,  # pyright: ignore[reportCallIssue]
                 request_timeout_ms=_CONNECT_MS,
                 delivery_timeout_ms=_DELIVERY_MS,
                 allow_auto_create_topics=False,

@@ -4,7 +4,7 @@ The option names are those that kafka-python and aiokafka share.
 """
 
 import ssl
-from typing import TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
 from stethoscope.schemas.config import Kafka
 from stethoscope.schemas.events import ClockEvent, Event, JobEvent, LogEvent, TopologyEvent
@@ -23,13 +23,17 @@ STATE = "steth.state.v1"
 MAX_MESSAGE_BYTES = 9 * 1024 * 1024
 
 
+Protocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
 class ClientOptions(TypedDict, total=False):
     """Keyword arguments for a Kafka client. Holds the password: never log it."""
 
-    bootstrap_servers: list[str]
-    security_protocol: str
+    bootstrap_servers: str
+    security_protocol: Protocol
     ssl_context: ssl.SSLContext
-    sasl_mechanism: str
+    sasl_mechanism: Mechanism
     sasl_plain_username: str
     sasl_plain_password: str
 
@@ -41,7 +45,7 @@ def client_options(kafka: Kafka) -> ClientOptions:
         ConfigError: a secret or a certificate that cannot be read.
     """
     options = ClientOptions(
-        bootstrap_servers=kafka.brokers, security_protocol=security_protocol(kafka)
+        bootstrap_servers=",".join(kafka.brokers), security_protocol=security_protocol(kafka)
     )
     if kafka.tls is not None:
         options["ssl_context"] = tls_context(kafka.tls)
@@ -52,7 +56,7 @@ def client_options(kafka: Kafka) -> ClientOptions:
     return options
 
 
-def security_protocol(kafka: Kafka) -> str:
+def security_protocol(kafka: Kafka) -> Protocol:
     """Kafka's word for the pair of TLS and SASL.
 
     >>> security_protocol(Kafka())

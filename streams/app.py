@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Protocol, cast
@@ -18,7 +18,7 @@ import faust
 from aiokafka.errors import KafkaError
 from faust.app.base import BootStrategy
 from faust.transport.consumer import Consumer
-from faust.types import TP, StreamT
+from faust.types import TP, EventT, StreamT
 from msgspec import Struct
 from yarl import URL
 
@@ -30,8 +30,8 @@ from stethoscope.schemas.kafka_options import (
     LOGS,
     MAX_MESSAGE_BYTES,
     TELEMETRY,
-    client_options,
 )
+from stethoscope.schemas.secrets import read_secret, tls_context
 from stethoscope.streams.clock import Partition
 from stethoscope.streams.shell import Shell, ShellSettings, Stages
 from stethoscope.streams.shell_incidents import Offering
@@ -177,7 +177,8 @@ class _Worker:
         )
 
         async def agent(stream: StreamT[bytes]) -> None:
-            async for event in stream.events():
+            # Declared as a coroutine that gives an iterable; it is the iterable.
+            async for event in cast("AsyncIterable[EventT[bytes]]", stream.events()):
                 message = event.message
                 # What was fetched before a rebalance comes again after it, in order.
                 if message.generation_id == app.consumer_generation_id:
@@ -188,7 +189,7 @@ class _Worker:
                             message.offset,
                             message.value,
                             round(message.timestamp * 1000),
-                            message.headers or (),
+                            dict(message.headers or ()),
                         )
                     )
 
@@ -258,13 +259,12 @@ def stop_on_signals(stop: asyncio.Event) -> None:
 
 
 def _credentials(kafka: Kafka) -> faust.SASLCredentials | faust.SSLCredentials | None:
-    options = client_options(kafka)
-    context = options.get("ssl_context")
+    context = tls_context(kafka.tls) if kafka.tls is not None else None
     if kafka.sasl is not None:
         return faust.SASLCredentials(
-            username=options["sasl_plain_username"],
-            password=options["sasl_plain_password"],
-            mechanism=options["sasl_mechanism"],
+            username=kafka.sasl.username,
+            password=read_secret(kafka.sasl.password),
+            mechanism=kafka.sasl.mechanism,
             ssl_context=context,
         )
     return faust.SSLCredentials(context) if context is not None else None

@@ -1,7 +1,7 @@
 """Reading beside the consumer group: a whole partition, the ends of partitions, the jobs topic."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -84,7 +84,7 @@ def received_of(record: ConsumerRecord) -> Received:
         record.offset,
         record.value,
         record.timestamp,
-        record.headers,
+        dict(record.headers),
     )
 
 
@@ -94,10 +94,10 @@ def received(
     offset: int,
     value: bytes | None,
     timestamp_ms: int,
-    headers: Sequence[tuple[str, bytes]],
+    headers: Mapping[str, bytes],
 ) -> Received:
     """A message in our own terms; msgpack unless its header says JSON."""
-    content = JSON if ("content-type", JSON.encode()) in headers else MSGPACK
+    content = JSON if headers.get("content-type") == JSON.encode() else MSGPACK
     return Received(topic, partition, offset, value, timestamp_ms * 1_000_000, content)
 
 

@@ -1,6 +1,7 @@
 """The topics: names, partitions, retention, and bringing a cluster to that shape.
 
-``plan`` is pure data; ``create`` and ``check`` talk to the brokers through kafka-python.
+``plan`` is pure data; ``create`` and ``check`` talk to the brokers through kafka-python 3, for
+which pyright has the stub of version 2.
 """
 
 from collections.abc import Iterator
@@ -101,7 +102,8 @@ def create(kafka: Kafka) -> list[str]:
         existing = set(admin.list_topics())
         missing = [topic for topic in plan(kafka) if topic.name not in existing]
         created = [topic.name for topic in missing if _create(admin, topic)]
-        admin.wait_for_topics([topic.name for topic in plan(kafka)])
+        every = [topic.name for topic in plan(kafka)]
+        admin.wait_for_topics(every)  # pyright: ignore[reportAttributeAccessIssue] - old stub
     return created
 
 
@@ -124,16 +126,13 @@ def check(kafka: Kafka) -> list[Difference]:
 
 
 def _create(admin: KafkaAdminClient, topic: Topic) -> bool:
+    wanted = {
+        "num_partitions": topic.partitions,
+        "replication_factor": topic.replication,
+        "configs": topic.settings,
+    }
     try:
-        admin.create_topics(
-            {
-                topic.name: {
-                    "num_partitions": topic.partitions,
-                    "replication_factor": topic.replication,
-                    "configs": topic.settings,
-                }
-            }
-        )
+        admin.create_topics({topic.name: wanted})  # pyright: ignore[reportArgumentType] - old stub
     except TopicAlreadyExistsError:  # another one was faster
         return False
     return True
@@ -144,7 +143,11 @@ def _differences(admin: KafkaAdminClient, topics: list[Topic]) -> Iterator[Diffe
         return
     described = {t["name"]: t for t in admin.describe_topics([topic.name for topic in topics])}
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic.name) for topic in topics]
-    settings = admin.describe_configs(resources, config_filter="all")["topic"]
+    described_all = admin.describe_configs(
+        resources,
+        config_filter="all",  # pyright: ignore[reportCallIssue] - old stub
+    )
+    settings = described_all["topic"]
     for topic in topics:
         partitions = described[topic.name]["partitions"]
         if len(partitions) != topic.partitions:
@@ -167,7 +170,7 @@ def _admin(kafka: Kafka) -> Iterator[KafkaAdminClient]:
         admin = KafkaAdminClient(
             **names.client_options(kafka),
             client_id="stethoscope-topics",
-            bootstrap_timeout_ms=10_000,
+            bootstrap_timeout_ms=10_000,  # pyright: ignore[reportCallIssue] - old stub
         )
     except KafkaError as error:
         msg = f"Kafka at {where} does not answer: {_one_line(error)}"

@@ -34,7 +34,7 @@ def test_events_go_where_their_stage_reads_them(event: Event, topic: str, key: b
 
 def test_plain_brokers_need_nothing_more() -> None:
     options = client_options(Kafka(brokers=["a:1", "b:2"]))
-    assert options == {"bootstrap_servers": ["a:1", "b:2"], "security_protocol": "PLAINTEXT"}
+    assert options == {"bootstrap_servers": "a:1,b:2", "security_protocol": "PLAINTEXT"}
 
 
 def test_sasl_over_tls_takes_the_password_from_the_environment(
