@@ -19,6 +19,8 @@ from stethoscope.schemas.events import (
 from stethoscope.schemas.findings import NS
 
 MAX_SEQS = 4096
+STREAM_TTL_NS = 86_400 * NS
+SWEEP_NS = 3_600 * NS
 _encode = msgspec.msgpack.Encoder().encode
 _decode_event = msgspec.msgpack.Decoder(AnyNodeEvent).decode
 
@@ -44,13 +46,30 @@ class Reject(Struct, frozen=True):
 
 
 class Seqs(Struct):
-    """The last sequence numbers of one stream with a checksum of each body."""
+    """The highest sequence numbers of one stream with a checksum of each body.
+
+    ``floor``: numbers up to it were seen, or are older than can be told.
+    """
 
     seen: dict[int, int] = field(default_factory=dict)
+    floor: int = -1
+    newest_ns: int = 0
+
+    def note(self, seq: int, checksum: int) -> None:
+        """Remember a number; of too many the lower half becomes the floor."""
+        self.seen[seq] = checksum
+        if len(self.seen) > MAX_SEQS:
+            for low in sorted(self.seen)[: MAX_SEQS // 2]:
+                del self.seen[low]
+                self.floor = low
 
 
 class IntakeState(Struct):
-    """Bounds: 4,096 numbers a stream; events of the reorder time, or of a spool being read."""
+    """What a restart needs.
+
+    Bounds: 4,096 numbers of each stream of the last day; events of the reorder time, or of a spool
+    that is being read.
+    """
 
     clocks: dict[str, int] = field(default_factory=dict)
     heard_at: dict[str, int] = field(default_factory=dict)
@@ -93,7 +112,7 @@ class Intake:
         received_ns = event.received_unix_ns
         if received_ns is not None and event.time_unix_ns > received_ns + self._skew_ns:
             event = self._clamp(event, received_ns)
-        elif self.newest_ns and event.time_unix_ns > self.newest_ns + self._skew_ns:
+        elif received_ns is None and 0 < self.newest_ns < event.time_unix_ns - self._skew_ns:
             self._suspended.append(event)
             if len(self._suspended) >= 2:  # not one wrong clock: time did pass in silence
                 for waiting in self._take_suspended():
@@ -160,6 +179,8 @@ class Intake:
         node, time_ns = event.node, event.time_unix_ns
         if time_ns > self.clocks.get(node, 0):
             self.clocks[node] = time_ns
+        if time_ns // SWEEP_NS > self.newest_ns // SWEEP_NS:
+            self._sweep(time_ns)
         self.newest_ns = max(self.newest_ns, time_ns)
         self._heard_at[node] = self.newest_ns
         entry = (time_ns, kind_of(event), event_id(event), event)
@@ -167,25 +188,26 @@ class Intake:
 
     def _is_new(self, event: AnyNodeEvent) -> bool:
         stream = event.stream or kind_of(event)
-        seen = self._seqs.setdefault(f"{event.node}/{event.boot_id}/{stream}", Seqs()).seen
+        key = f"{event.cluster}/{event.node}/{event.boot_id}/{stream}"
+        seqs = self._seqs.setdefault(key, Seqs())
+        seqs.newest_ns = max(seqs.newest_ns, event.time_unix_ns)
         body = _encode(structs.replace(event, received_unix_ns=None))
         checksum = zlib.crc32(body)
-        known = seen.get(event.seq)
-        if known is None:
-            if len(seen) >= MAX_SEQS:
-                oldest = next(iter(seen))
-                if event.seq < oldest:
-                    self.counts.duplicates += 1
-                    return False
-                del seen[oldest]
-            seen[event.seq] = checksum
+        known = seqs.seen.get(event.seq)
+        if known is None and event.seq > seqs.floor:
+            seqs.note(event.seq, checksum)
             return True
-        if known == checksum:
+        if known in (None, checksum):
             self.counts.duplicates += 1
         else:
             self.counts.rejected += 1
             self.rejects.append(Reject("id_conflict", event_id(event), body))
         return False
+
+    def _sweep(self, now_ns: int) -> None:
+        """Forget streams that ended: boots of yesterday, log files of jobs that are over."""
+        oldest_ns = now_ns - STREAM_TTL_NS
+        self._seqs = {key: seqs for key, seqs in self._seqs.items() if seqs.newest_ns >= oldest_ns}
 
     def dump(self) -> IntakeState:
         """The state as plain data."""
