@@ -12,7 +12,7 @@ from stethoscope.schemas.events import Device, Event, GpuEvent, NodeEvent, Proce
 
 NO_DRIVER = {9, 12}  # NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIBRARY_NOT_FOUND
 TIMEOUT = 10
-RETRY_LOST_SECS = 30
+RETRY_LOST_SECS = 60
 MAX_EVENTS_A_READ = 1000
 
 
@@ -54,6 +54,7 @@ class GpuNvmlReader:
         self._is_open = False
         self._gpm_due_ns = 0
         self._reopen_ns: int | None = None
+        self._most = 0
         self._versions: dict[str, str | None] = {}
 
     def probe(self) -> None:
@@ -175,9 +176,16 @@ class GpuNvmlReader:
                     self.counters.error("nvmlEventSetWait")
                 break
             if event.eventType == self._nvml.nvmlEventTypeXidCriticalError:
-                uuid = self._nvml.nvmlDeviceGetUUID(event.device)
-                xids[uuid] = float(event.eventData)
+                xids[self._uuid(event.device)] = float(event.eventData)
         return xids
+
+    def _uuid(self, handle: Handle) -> str:
+        """The GPU's UUID; empty for one that is gone and does not even tell that."""
+        try:
+            return str(self._nvml.nvmlDeviceGetUUID(handle))
+        except self._nvml.NVMLError:
+            self.counters.error("nvmlDeviceGetUUID")
+            return ""
 
     def _read_devices(
         self, now: Now, xids: dict[str, float]
@@ -190,7 +198,9 @@ class GpuNvmlReader:
                 row = dict(reader.read(now.monotonic_ns, gpm))
                 pids = reader.pids()
             except LostError:
-                self._drop(reader, now)
+                self._devices.remove(reader)
+                _quietly(self._nvml, reader.close)
+                self.counters.error("gpu_lost")
                 continue
             row["xid_last"] = xids.get(reader.device.uuid, 0.0)
             if pids is not None:
@@ -212,17 +222,17 @@ class GpuNvmlReader:
         self._gpm_due_ns = now.monotonic_ns + int(0.9 * period_secs * 1e9)
         return True
 
-    def _drop(self, reader: DeviceReader, now: Now) -> None:
-        """Leave a lost GPU out, and look for it again later."""
-        self._devices.remove(reader)
-        self.counters.error("gpu_lost")
-        if self._reopen_ns is None:
-            self._reopen_ns = now.monotonic_ns + RETRY_LOST_SECS * 1_000_000_000
-
     def _reopen_when_due(self, now: Now) -> None:
+        """Look for GPUs that are missing: only a new session of NVML sees one come back."""
         if self._reopen_ns is not None and now.monotonic_ns >= self._reopen_ns:
             self.close()
         self._open()
+        self._most = max(self._most, self._gpu_count())
+        if self._gpu_count() < self._most and self._reopen_ns is None:
+            self._reopen_ns = now.monotonic_ns + RETRY_LOST_SECS * 1_000_000_000
+
+    def _gpu_count(self) -> int:
+        return sum(not reader.is_mig for reader in self._devices)
 
     def _process(self, pid: int, device: Device) -> Process:
         facts = self._processes.facts(pid)
@@ -261,7 +271,7 @@ class GpuNvmlReader:
             time_unix_ns=now.unix_ns,
             seq=now.boottime_ns,
             period_secs=self.period_secs,
-            metrics={"gpu_count": float(sum(not r.is_mig for r in self._devices))},
+            metrics={"gpu_count": float(self._gpu_count())},
             processes=processes,
             versions=self._versions,
         )

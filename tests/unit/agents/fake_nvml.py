@@ -83,6 +83,7 @@ class FakeNvml:
         return self.gpus[index]
 
     def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:  # noqa: N802
+        self._enter("nvmlDeviceGetUUID", gpu)
         return gpu.uuid
 
     def nvmlDeviceGetName(self, gpu: FakeGpu) -> str:  # noqa: N802

@@ -177,9 +177,28 @@ def test_a_lost_gpu_is_absent_at_once_and_looked_for_later() -> None:
     assert [d.uuid for d in gpu.devices] == ["GPU-00000001"]
     assert {len(column) for column in gpu.metrics.values()} == {1}
     assert node.metrics["gpu_count"] == 1
+    for _ in range(3):  # it stays away for a while
+        clock.advance(61)
+        assert scrape(reader, clock)[1].metrics["gpu_count"] == 1
     devices[0].lost = False
-    clock.advance(31)
+    clock.advance(61)
     assert scrape(reader, clock)[1].metrics["gpu_count"] == 2
+    calls = devices[0].calls.count("nvmlDeviceGetHandleByIndex")
+    clock.advance(61)
+    scrape(reader, clock)
+    assert devices[0].calls.count("nvmlDeviceGetHandleByIndex") == calls
+
+
+def test_the_xid_of_a_lost_gpu_fails_nothing() -> None:
+    devices = [FakeGpu(0), FakeGpu(1)]
+    nvml = FakeNvml(devices)
+    reader = make(nvml)
+    devices[0].lost = True
+    nvml.events.append((pynvml.nvmlEventTypeXidCriticalError, devices[0], 79))
+    gpu, node = scrape(reader, FakeClock())
+    assert gpu.metrics["xid_last"] == [0]
+    assert node.metrics["gpu_count"] == 1
+    assert reader.counters.collector_errors["nvmlDeviceGetUUID"] == 1
 
 
 def test_mig_instances_stand_beside_their_gpu() -> None:
