@@ -202,7 +202,7 @@ def _parse(text: str, source: str) -> MapFile:
 def _rule(config: RuleConfig) -> Rule:
     metric = registry().get(config.target)
     if metric is None:
-        msg = f"prometheus mapping: no metric {config.target!r}; docs/metrics.md lists them"
+        msg = f"prometheus mapping: no metric {config.target!r}; schemas/metrics.toml lists them"
         raise ConfigError(msg)
     read = [tuple(map(parse_selector, part)) for part in (config.plus, config.minus, config.per)]
     return Rule(config, metric, read[0], read[1], read[2])
