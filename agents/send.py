@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 # One message must fit the topic's limit with room for its envelope.
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 BATCH_BYTES = 1 << 20
+SAVE_SECS = 1.0
 _NS = 1_000_000_000
 Delivery: TypeAlias = Literal["delivered", "refused", "away"]
 
@@ -79,6 +80,7 @@ class Sender:
         self._retries = 0
         self._retry_at_ns = 0
         self._part = config.batch_events
+        self._save_at_ns = 0
         self._stopping = threading.Event()
         self._stale = False
         self.stats = SendStats()
@@ -115,7 +117,7 @@ class Sender:
         try:
             while batches := self._outbox.take(self._config.batch_events):
                 self._forward(batches)
-            self._save_cursors()
+            self._save()
         finally:
             self._spool.close()
             self._disconnect()
@@ -134,7 +136,8 @@ class Sender:
         if batches:
             self._forward(batches)
         drained = self._drain()
-        self._save_cursors()
+        if self._clock.now().monotonic_ns >= self._save_at_ns:
+            self._save()
         return drained or sum(len(b.events) for b in batches) >= self._config.batch_events
 
     def _connect_if_due(self) -> None:
@@ -233,8 +236,9 @@ class Sender:
                 safe = False
         return safe
 
-    def _save_cursors(self) -> None:
-        """Positions on disk, after the events before them."""
+    def _save(self) -> None:
+        """Make the spool survive a power cut, then write the positions up to which it reaches."""
+        self._save_at_ns = self._clock.now().monotonic_ns + round(SAVE_SECS * _NS)
         try:
             self._spool.sync()
             if self._cursors != self._saved_cursors:

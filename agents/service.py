@@ -22,6 +22,7 @@ from stethoscope.agents.send import Sender
 from stethoscope.agents.spool import Spool
 from stethoscope.agents.state import StateDir
 from stethoscope.schemas.agent_config import AgentConfig
+from stethoscope.schemas.agent_config import Spool as SpoolConfig
 from stethoscope.schemas.config import Kafka
 from stethoscope.schemas.errors import UsageError
 
@@ -55,10 +56,7 @@ class Service:
         self._config = load()
         self._watched = Watched(config_path)
         self._state = StateDir(state_dir)
-        spool_config = self._config.spool
-        self._spool = Spool(
-            self._state.path / "spool", spool_config.max_bytes, spool_config.segment_bytes
-        )
+        self._spool = open_spool(self._state.path / "spool", self._config.spool)
         self._outbox = Outbox(self._config.sending.queue_events)
         self._context = context_of(self._config)
         self._sender = Sender(
@@ -197,6 +195,19 @@ class Service:
         for key in ("cluster", "node", "state_dir", "spool", "sending", "metrics"):
             if getattr(old, key) != getattr(new, key):
                 log.warning("%s changed: restart the agent for it", key)
+
+
+def open_spool(folder: Path, config: SpoolConfig) -> Spool:
+    """The spool in that folder.
+
+    Raises:
+        UsageError: it cannot be made or read.
+    """
+    try:
+        return Spool(folder, config.max_bytes, config.segment_bytes)
+    except OSError as error:
+        msg = f"{error.filename or folder}: {error.strerror}; give it to this user, or remove it"
+        raise UsageError(msg) from error
 
 
 def connector(kafka: Kafka) -> Callable[[], Producer]:

@@ -289,4 +289,7 @@ class Spool:
 
     def _save_counts(self, *, durable: bool) -> None:
         body = msgspec.json.encode(self._counts)
-        write_atomically(self._folder / "ack.json", body, durable=durable)
+        try:
+            write_atomically(self._folder / "ack.json", body, durable=durable)
+        except OSError as error:  # a full disk: what was acked is sent again after a restart
+            self.last_error = str(error)

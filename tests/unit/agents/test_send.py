@@ -122,6 +122,20 @@ def test_live_events_go_straight_through(rig: Rig) -> None:
     assert rig.state.load_cursors() == {"kernel_log": "2"}
 
 
+def test_positions_are_written_at_most_once_a_second(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[dict[str, str]] = []
+    monkeypatch.setattr(rig.state, "save_cursors", saved.append)
+    for i in range(20):
+        rig.offer(line(i), checkpoint=str(i))
+        rig.sender.step()
+        rig.clock.advance(0.25)
+    assert len(saved) == 5
+    rig.sender.finish()
+    assert saved[-1] == {"kernel_log": "19"}
+
+
 def test_while_kafka_is_away_everything_queues_and_leaves_in_order(rig: Rig) -> None:
     rig.kafka.up = False
     for i in range(0, 40, 2):

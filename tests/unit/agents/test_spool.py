@@ -197,3 +197,16 @@ def test_segments_fall_away_when_acked(fresh: Path) -> None:
     drain(spool)
     assert list(fresh.glob("*/*.seg")) == []
     assert spool.size_bytes == 0
+
+
+def test_counts_that_cannot_be_written_stop_nothing(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    spool = open_spool(fresh)
+    spool.append("high", [b"a", b"b"])
+    monkeypatch.setattr("stethoscope.agents.spool.write_atomically", refuse)
+    assert drain(spool) == [b"a", b"b"]
+    assert "No space left" in spool.last_error
