@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Iterable
 
+import msgspec
 from msgspec import Struct, field
 
 from stethoscope.correlation.identity import Names, NamesState
@@ -10,12 +11,14 @@ from stethoscope.correlation.placement import with_nodes
 from stethoscope.schemas.events import ClockEvent, Event, JobEvent, TopologyEvent, event_id
 
 ClusterEvent = JobEvent | TopologyEvent
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(ClusterEvent).decode
 
 
 class ClusterEventsState(Struct):
     """Events that wait for their second. Bound: those of the reorder time."""
 
-    waiting: list[tuple[int, str, ClusterEvent]] = field(default_factory=list)
+    waiting: list[tuple[int, str, bytes]] = field(default_factory=list)
     names: NamesState = field(default_factory=NamesState)
 
 
@@ -27,14 +30,16 @@ class ClusterEvents:
 
     def __init__(self) -> None:
         self.names = Names()
-        self._waiting: list[tuple[int, str, ClusterEvent]] = []
+        self._waiting: list[tuple[int, str, bytes]] = []
         self.frontier_ns: int | None = None
 
     def push(self, events: Iterable[Event]) -> None:
         """Take events of the jobs topic; clocks only move the frontier, which the shell sets."""
         for event in events:
             if isinstance(event, JobEvent | TopologyEvent):
-                heapq.heappush(self._waiting, (event.time_unix_ns, event_id(event), event))
+                # As bytes, so that two bodies of one id have an order too.
+                entry = event.time_unix_ns, event_id(event), _encode(event)
+                heapq.heappush(self._waiting, entry)
             elif not isinstance(event, ClockEvent):
                 continue
 
@@ -44,9 +49,9 @@ class ClusterEvents:
         last_id = ""
         waiting = self._waiting
         while waiting and waiting[0][0] <= second_ns:
-            _, identity, event = heapq.heappop(waiting)
+            _, identity, body = heapq.heappop(waiting)
             if identity != last_id:
-                ready.append(self._named(event))
+                ready.append(self._named(_decode(body)))
             last_id = identity
         return ready
 

@@ -8,7 +8,7 @@ from stethoscope.detectors.ib_port_down import is_active
 from stethoscope.detectors.node_context import NodeContext
 from stethoscope.schemas.config import Match
 from stethoscope.schemas.events import AnyNodeEvent, GpuEvent, IbEvent, LogEvent, NodeEvent
-from stethoscope.schemas.findings import Finding, Subject
+from stethoscope.schemas.findings import NS, Finding, Subject
 from stethoscope.schemas.views import View
 from stethoscope.streams.matching import accepts
 from stethoscope.streams.node_samples import Sample, Samples, batches
@@ -53,13 +53,16 @@ class NodeReader:
                 scrapes += self._gpus(event, node)
             elif isinstance(event, NodeEvent):
                 second.hosts.append(self._samples.host(event, node))
-                second.views += host_views(self.placement, event, second.time_ns)
+                if event.time_unix_ns > second.time_ns - NS:
+                    second.views += host_views(self.placement, event, second.time_ns)
             elif isinstance(event, IbEvent):
                 self._ports(event, node, second)
             elif isinstance(event, LogEvent):
                 self._line(event, node, logs, second)
         second.gpus += scrapes
-        second.views += gpu_views(self.placement, self._samples.gpus, node, scrapes, second.time_ns)
+        # Late samples count for the node, but are no peers of what is seen now.
+        peers = [sample for sample in scrapes if sample[1] > second.time_ns - NS]
+        second.views += gpu_views(self.placement, self._samples.gpus, node, peers, second.time_ns)
         second.views += logs.views(name, second.time_ns)
 
     def judge(self, second: Second) -> None:

@@ -80,6 +80,11 @@ class NodeStage:
         self._intake.rejects.clear()
         return rejects
 
+    @property
+    def newest_ns(self) -> int:
+        """The newest event time that is believed; 0 before the first."""
+        return self._intake.newest_ns
+
     def advance(self) -> list[Envelope]:
         """One envelope for each whole second that every node has passed."""
         least_ns = self._intake.least_ns()

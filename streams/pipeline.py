@@ -99,7 +99,7 @@ class Pipeline:
                     stage.push_cluster([event])
                 continue
             self._node.push([event])
-            second = event.time_unix_ns // NS
+            second = self._node.newest_ns // NS  # not the event's: its clock may be wrong
             if second > self._second or isinstance(event, ClockEvent):
                 self._second = second
                 self._advance(changes)
