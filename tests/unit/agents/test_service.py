@@ -3,10 +3,13 @@
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from stethoscope.agents import __main__ as process
 from stethoscope.agents import service as module
+from stethoscope.agents.overrides import Given
 from stethoscope.agents.service import Service, open_spool
 from stethoscope.agents.state import StateDir
 from stethoscope.schemas.agent_config import (
@@ -96,3 +99,17 @@ def test_a_spool_of_another_user_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "spool").write_text("in the way")
     with pytest.raises(UsageError, match="give it to this user"):
         open_spool(tmp_path / "spool", SpoolConfig())
+
+
+def test_a_configuration_that_cannot_be_used_ends_with_2_and_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("losp: {}\n")
+    given = msgspec.json.encode(Given(config=str(path))).decode()
+    monkeypatch.setattr("sys.argv", ["agent", given])
+    monkeypatch.setattr(process, "log_to_stderr", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        process.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
