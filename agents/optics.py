@@ -80,7 +80,7 @@ def parse_mlxlink(text: str) -> dict[str, Value]:
         numbers = _NUMBERS.match(match["rest"])
         if numbers is None:  # N/A: no module, or a copper cable
             continue
-        lanes = [float(n) / divide for n in numbers[0].split(",")]
+        lanes = [float(n.strip()) / divide for n in numbers[0].split(",")]
         found[metric] = min(lanes) if least else max(lanes)
     return found
 

@@ -159,7 +159,12 @@ TARGETS: tuple[FuzzTarget, ...] = (
     text("ib.rate", ib_sysfs.parse_rate_gbps, "400 Gb/sec (4X NDR)\n"),
     text("ib.gid", ib_sysfs.parse_gid, "fe80:0000:0000:0000:0002:c903:00ab:cdef"),
     FuzzTarget("ib.counter", ib_sysfs.parse_counter, (b"17\n", b"N/A (no PMA)")),
-    text("optics.mlxlink", optics.parse_mlxlink, "Rx Power Current [dBm] : 1.39,-2.5 [-10..6]\n"),
+    text(
+        "optics.mlxlink",
+        optics.parse_mlxlink,
+        "Rx Power Current [dBm] : 1.39,-2.5 [-10..6]\n",
+        "Rx Power Current [dBm] :\x1f1.39,-2.5 [-10..6]\n",  # once found by this fuzzer
+    ),
     text("optics.module", optics.parse_ethtool_module, "Module temperature : 45.31 degrees C\n"),
     text("optics.statistics", optics.parse_ethtool_statistics, "     rx_prio3_pause: 17\n"),
     text("prometheus.page", _prometheus(), _data("dcgm_exporter_pods.txt"), "node_load1 1\n"),
