@@ -16,9 +16,6 @@ NO_LIGHT_DBM = -40.0  # what transceivers report as -inf: the floor of the regis
 MAX_OUTPUT_BYTES = 1 << 20
 _NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _NUMBERS = re.compile(rf"^\s*{_NUMBER}(?:\s*,\s*{_NUMBER})*(?=\s|$)")
-_MLXLINK_LINE = re.compile(
-    r"^(?P<name>[A-Za-z][\w /()-]*?)\s*(?:\[(?P<unit>\w+)\])?\s*:(?P<rest>.*)$"
-)
 _MLXLINK: dict[str, tuple[str, float, bool]] = {
     # name: (metric, what to divide by, whether the least lane counts)
     "temperature": ("optics_temp_celsius", 1.0, False),
@@ -72,12 +69,12 @@ def parse_mlxlink(text: str) -> dict[str, Value]:
     """
     found: dict[str, Value] = {}
     for line in text.splitlines():
-        match = _MLXLINK_LINE.match(line)
-        known = _MLXLINK.get(match["name"].lower()) if match else None
-        if match is None or known is None:
+        name, _, rest = line.partition(":")
+        known = _MLXLINK.get(name.partition("[")[0].strip().lower())
+        if known is None:
             continue
         metric, divide, least = known
-        numbers = _NUMBERS.match(match["rest"])
+        numbers = _NUMBERS.match(rest)
         if numbers is None:  # N/A: no module, or a copper cable
             continue
         lanes = [float(n.strip()) / divide for n in numbers[0].split(",")]
