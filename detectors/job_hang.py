@@ -36,7 +36,7 @@ class JobHangConfig(DetectorConfig, frozen=True, tag="job_hang", kw_only=True):
     """
 
     keep_firing_secs: float = 5.0
-    wait_secs: float = 55.0
+    wait_secs: float = 50.0
     pause_factor: float = 3.0
     checkpoint_secs: float = 600.0
     silent_secs: float = 1200.0
