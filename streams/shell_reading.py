@@ -144,7 +144,7 @@ class JobsReader:
             await self._read()
 
     async def _seek(self) -> None:
-        self._rewind = False
+        self._rewind = self._at_end = False
         offsets = [unit.jobs_offset for unit in self._units]
         begin = (await self._consumer.beginning_offsets([_JOBS]))[_JOBS]
         self._consumer.seek(_JOBS, max(begin, min(offset or 0 for offset in offsets)))
@@ -156,6 +156,8 @@ class JobsReader:
         for record in records:
             message = received_of(record)
             batch.append((record.offset, await read_events(message, self._teller(record.offset))))
+        if self._rewind:  # units were added meanwhile, and these messages are not their next ones
+            return
         if batch:
             self._last_message = monotonic_secs()
             await _each(self._units, lambda unit: unit.take_jobs(batch))
