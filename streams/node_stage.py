@@ -129,7 +129,8 @@ class NodeStage:
         if second_ns % (HEARD_EVERY_SECS * NS):
             return {}
         nodes = sorted(self._reader.nodes.items())
-        return {f"{node.cluster}/{name}": node.heard_ns for name, node in nodes}
+        # One that only the topology names is another partition's to hear.
+        return {f"{node.cluster}/{name}": node.heard_ns for name, node in nodes if node.heard_ns}
 
     def _named(self, released: dict[str, list[AnyNodeEvent]]) -> dict[str, Sequence[AnyNodeEvent]]:
         """The same by canonical name; sources that spell a node in two ways become one."""

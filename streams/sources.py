@@ -50,8 +50,9 @@ class Sources:
         if self._keeps == "findings":
             if envelope.findings:
                 state.findings.setdefault(second_ns, []).extend(envelope.findings)
-            if envelope.heard:
-                state.heard.setdefault(second_ns, {}).update(envelope.heard)
+            heard = state.heard.setdefault(second_ns, {}) if envelope.heard else {}
+            for name, heard_ns in envelope.heard.items():
+                heard[name] = max(heard_ns, heard.get(name, 0))
 
     def _seconds(self, frontier_ns: int | None) -> range:
         state = self.state

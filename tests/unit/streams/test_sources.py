@@ -158,7 +158,7 @@ def test_what_is_not_kept_takes_no_room() -> None:
 def test_who_was_heard_comes_with_the_second() -> None:
     sources = Sources(["a", "b"], "findings")
     sources.push(Envelope(source="a", watermark_unix_ns=10 * NS, heard={"c/n1": 9}))
-    sources.push(Envelope(source="b", watermark_unix_ns=10 * NS, heard={"c/n2": 8}))
+    sources.push(Envelope(source="b", watermark_unix_ns=10 * NS, heard={"c/n2": 8, "c/n1": 3}))
     ((_, _, heard),) = sources.findings_upto(None)
     assert heard == {"c/n1": 9, "c/n2": 8}
 

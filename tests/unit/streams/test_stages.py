@@ -1,6 +1,7 @@
 """The node and job stages by themselves: views, lateness, runs of a job, snapshots."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -146,6 +147,12 @@ def test_racks_of_the_topology_stand_in_subjects() -> None:
     assert only.subject.rack == "rack7"
 
 
+def test_only_nodes_that_spoke_are_heard() -> None:
+    topology = TopologyEvent(time_unix_ns=at(0), racks={"node01": "r1", "node02": "r2"})
+    heard = [e.heard for e in through([topology, *healthy(range(12))]) if e.heard]
+    assert [list(h) for h in heard] == [["default/node01"]] * 2
+
+
 def test_late_samples_are_no_peers_and_late_lines_count() -> None:
     live = [event for s in range(30) for event in healthy(range(s, s + 1), "node01")]
     late: list[Event] = [
@@ -248,7 +255,7 @@ def seen(events: list[Event], stage: JobStage | None = None) -> list[Finding]:
     return found
 
 
-def quiet(secs: range, **metrics: float | None) -> list[Event]:
+def quiet(secs: range, **metrics: Any) -> list[Event]:
     """Seconds in which the job prints nothing."""
     return [e for s in secs for e in (gpus(s + 0.1, **metrics), host(s + 0.2))]
 
