@@ -98,7 +98,7 @@ def line(
 
 
 def step(
-    secs: float, iteration: int, ms: float = 500.0, loss: float = 2.0, **where: str
+    secs: float, iteration: int, ms: float = 500.0, loss: float = 2.0, **where: Any
 ) -> LogEvent:
     text = (
         f" iteration {iteration:8d}/  500000 | elapsed time per iteration (ms): {ms:.1f} |"
