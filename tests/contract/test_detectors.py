@@ -377,24 +377,17 @@ def test_what_is_missing_says_nothing(config: AnyDetectorConfig) -> None:
 
 
 @every
-def test_observed_findings_say_so(config: AnyDetectorConfig, found: Found) -> None:
-    observed = play(msgspec.structs.replace(config, mode="observe"))
-    expected = [msgspec.structs.replace(f, mode="observe") for f in found(config)]
-    assert observed == expected
+def test_mode_and_severity_of_the_configuration_are_the_findings(
+    config: AnyDetectorConfig, found: Found
+) -> None:
+    told = {"mode": "observe", "severity": "critical"}
+    expected = [msgspec.structs.replace(f, **told) for f in found(config)]
+    assert play(msgspec.structs.replace(config, **told)) == expected
 
 
 @every
 def test_off_means_off(config: AnyDetectorConfig) -> None:
     assert Detectors([msgspec.structs.replace(config, mode="off")]).all() == []
-
-
-@every
-def test_a_severity_of_the_configuration_is_the_findings(
-    config: AnyDetectorConfig, found: Found
-) -> None:
-    loud = play(msgspec.structs.replace(config, severity="critical"))
-    assert {f.severity for f in loud} == {"critical"}
-    assert len(loud) == len(found(config))
 
 
 def sizes(config: AnyDetectorConfig, secs: Iterator[int]) -> list[int]:
@@ -427,14 +420,15 @@ def test_memory_of_job_detectors_plateaus() -> None:
 
 
 def test_a_job_that_ended_leaves_no_state() -> None:
-    for config in CONFIGS:
-        if reads_of(config) != "jobs":
-            continue
-        fresh, detector = guarded(config), guarded(config)
-        show = Jobs(config)
-        for second in range(SCRIPT_SECS):
-            show(detector, second)
-        assert len(detector.dump()) <= len(fresh.dump()), name_of(config)
+    watchers = [guarded(c) for c in CONFIGS if reads_of(c) == "jobs"]
+    fresh = {w.name: len(w.dump()) for w in watchers}
+    job = Job(*(w.detector for w in watchers))
+    job.run(100, 0.5)
+    for lines in SAID.values():
+        job.tick(lines, SPINNING, rank=None)
+    assert {w.name: len(w.dump()) for w in watchers} != fresh
+    job.end("FAILED")
+    assert {w.name: len(w.dump()) for w in watchers} == fresh
 
 
 # The registry and the modules.
