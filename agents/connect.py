@@ -10,8 +10,7 @@ from stethoscope.schemas.events import Event
 
 log = logging.getLogger(__name__)
 
-# kafka-python refuses to close before what it holds was delivered or given up, after 30 s.
-CLOSE_SECS = 40.0
+CLOSE_SECS = 5.0
 
 
 class Producer(Protocol):

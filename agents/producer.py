@@ -113,7 +113,16 @@ class EventProducer:
 
     def close(self, timeout_secs: float = 5.0) -> None:
         """Stop. What is not delivered by then is lost: ``flush`` first."""
-        self._producer.close(timeout=timeout_secs)
+        try:
+            self._producer.close(timeout=timeout_secs)
+        except KafkaError:
+            # kafka-python 3.0.12 waits for what it holds, gives up, and leaves its thread running,
+            # which spins on a broker that does not answer. There is no public way to end it.
+            thread = self._producer._sender  # noqa: SLF001
+            thread.force_close()
+            thread.join(timeout_secs)
+            if not thread.is_alive():
+                self._producer.close(timeout=timeout_secs)
 
     def _send(self, topic: str, body: bytes, key: bytes | None, partition: int | None) -> None:
         self._make_room(len(body))

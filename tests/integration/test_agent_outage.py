@@ -44,6 +44,9 @@ class Broker:
     def stop(self) -> None:
         run_script("kafka-stop.sh", self._folder)
 
+    def signal(self, number: int) -> None:
+        os.kill(int((Path(self._folder) / "pid").read_text()), number)
+
 
 class Agent:
     """The agent as a process, with a kernel log that the test writes."""
@@ -77,6 +80,10 @@ class Agent:
 
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def threads(self) -> int:
+        assert self._process is not None
+        return len(list(Path(f"/proc/{self._process.pid}/task").iterdir()))
 
     def write_lines(self, count: int) -> None:
         """Different Xid lines, each with its own time."""
@@ -176,6 +183,23 @@ def test_samples_of_an_outage_arrive_in_order_with_their_own_times(
     assert first_seen == sorted(first_seen)
     times = sorted({sample.time_unix_ns for sample in samples})
     assert len(times) == len(first_seen)
+
+
+def test_a_broker_that_freezes_leaves_no_thread_behind(broker: Broker, agent: Agent) -> None:
+    agent.start()
+    agent.write_lines(1)
+    until(has_lines(agent, 1), "the first line is in Kafka")
+    threads = agent.threads()
+    broker.signal(signal.SIGSTOP)
+    try:
+        agent.write_lines(20)
+        until(lambda: agent.spooled_lines() == 20, "the agent noticed")
+        until(lambda: agent.threads() <= threads, "the old producer ended")
+    finally:
+        broker.signal(signal.SIGCONT)
+    until(has_lines(agent, 21), "all lines are in Kafka")
+    assert "Traceback" not in agent.errors()
+    assert agent.end(signal.SIGTERM) == 0
 
 
 def test_a_clean_stop_without_kafka_leaves_everything_on_disk(
