@@ -1,7 +1,5 @@
 """GPUs by NVML: every metric it gives, the processes on each GPU, Xid events as hints."""
 
-from math import ceil
-
 from stethoscope.agents.gpu_nvml_device import DeviceReader, LostError
 from stethoscope.agents.gpu_nvml_fields import Cleaner, Handle, Nvml
 from stethoscope.agents.host_processes import ProcessTable
@@ -14,6 +12,9 @@ NO_DRIVER = {9, 12}  # NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIBRARY_NOT_FOUN
 TIMEOUT = 10
 RETRY_LOST_SECS = 60
 MAX_EVENTS_A_READ = 1000
+# GPM takes 2 ms a GPU: so it stays below 0.3 % of a core on any number of them.
+GPM_SECS = 3.0
+GPM_SECS_A_GPU = 0.75
 
 
 def load_nvml() -> Nvml:
@@ -217,7 +218,7 @@ class GpuNvmlReader:
             return False
         period_secs = self._config.gpm_period_secs
         if period_secs is None:
-            period_secs = self.period_secs * max(2, ceil(len(self._devices) / 2))
+            period_secs = max(GPM_SECS, GPM_SECS_A_GPU * len(self._devices))
         # A tenth early counts as due, so that jitter does not skip a turn.
         self._gpm_due_ns = now.monotonic_ns + int(0.9 * period_secs * 1e9)
         return True

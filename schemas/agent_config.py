@@ -17,7 +17,7 @@ class GpuNvml(Section, frozen=True):
 
     ``gpm_period_secs``: how often SM, tensor, DRAM, PCIe and NVLink activity is read, 2 ms of a
     core for each GPU, where all else takes 0.4 ms; each value is the mean since the one before.
-    Absent: every second read, on more than four GPUs every (GPUs / 2)-th.
+    Absent: 3 s, on more than four GPUs 0.75 s for each.
     ``proc_root`` is where processes on a GPU are looked up.
     """
 

@@ -123,25 +123,25 @@ def test_slow_values_stand_between_their_reads() -> None:
         clock.advance(1)
     assert device.calls.count("nvmlDeviceGetTotalEnergyConsumption") == 1
     assert gpu.metrics["energy_joules_total"] == [0.001]
-    clock.advance(60)
+    clock.advance(300)
     scrape(reader, clock)
     assert device.calls.count("nvmlDeviceGetTotalEnergyConsumption") == 2
 
 
-def test_gpm_of_eight_gpus_is_read_every_fourth_second() -> None:
+def test_gpm_of_eight_gpus_is_read_every_sixth_second() -> None:
     devices = [FakeGpu(i) for i in range(8)]
     reader, clock = make(FakeNvml(devices)), FakeClock()
-    for _ in range(8):
+    for _ in range(12):
         gpu, _ = scrape(reader, clock)
         clock.advance(1)
     assert [d.gpm_reads for d in devices] == [3] * 8  # one to start with, then two
     assert gpu.metrics["sm_active_ratio"] == [0.5] * 8
 
 
-def test_gpm_of_two_gpus_is_read_every_other_second() -> None:
+def test_gpm_of_two_gpus_is_read_every_third_second() -> None:
     devices = [FakeGpu(0), FakeGpu(1)]
     reader, clock = make(FakeNvml(devices)), FakeClock()
-    for _ in range(8):
+    for _ in range(12):
         scrape(reader, clock)
         clock.advance(1)
     assert [d.gpm_reads for d in devices] == [5, 5]  # one to start with, then four
