@@ -86,6 +86,9 @@ class DataStall:
         if last is None or state.first_ns is None:
             state.first_ns = step.time_unix_ns
             return
+        if step.loss is None and last.loss is None and step.work != last.work:
+            state.typical.clear()  # another bar: the trainer's and the evaluation's look alike
+            return
         secs = step_secs(step, last)
         gap_secs = (step.time_unix_ns - last.time_unix_ns) / NS
         if secs is None or step.time_unix_ns == job.segment_ns:

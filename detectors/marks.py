@@ -59,7 +59,8 @@ _RULES: tuple[Rule, ...] = tuple(
         (
             "evaluation",
             r"(?i)\bval(?:id(?:ation)?)?[_ ]loss|\beval(?:uation)?[_ ]loss|evaluating"
-            r"|running (?:validation|evaluation)",
+            r"|running (?:validation|evaluation)"
+            r"|^(?:\[\w+\]:)?\s*(?:validation dataloader|validating)",
         ),
         ("traceback", r"^(?:\[[^\]]*\]:\s*)?Traceback \(most recent call last\)"),
         (

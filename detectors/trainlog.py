@@ -43,18 +43,24 @@ _WORK = (
     re.compile(r"\bseq(?:uence)?[_ ]len(?:gth)?\s*[:=]\s*(\d+)", _FLAGS),
     re.compile(r"\bbatch[ _]size\s*[:=]\s*(\d+)", _FLAGS),
 )
+_BAR_TOTAL = re.compile(r"(?<![\d/])\d+/(\d+)\s*\[")
 _SKIPPED = re.compile(r"number of skipped iterations:\s*(\d+)", _FLAGS)
 _NAN_ITERATIONS = re.compile(r"number of nan iterations:\s*(\d+)", _FLAGS)
 _NOT_A_STEP = re.compile(
     r"\b(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[_ ]?(?:loss|lm loss|step|iter)|\beval_loss"
-    r"|checkpoint|loaded|resum|^Traceback|\bFile \"",
+    r"|checkpoint|loaded|resum|^Traceback|\bFile \""
+    r"|^(?:\[\w+\]:)?\s*(?:validati|evaluati|sanity check|testing|predict)",
     _FLAGS,
 )
 _QUICK = re.compile(r"loss|it/s|s/it|iteration|step", _FLAGS)
 
 
 class StepLine(NamedTuple):
-    """Numbers of one step line; absent is ``None``. ``work`` sizes the step (tokens, batch)."""
+    """Numbers of one step line; absent is ``None``. ``work`` sizes the step (tokens, batch).
+
+    The ``work`` of a bare progress bar is its total: a trainer's bar and its evaluation's often
+    look alike but for that, and must not be compared.
+    """
 
     iteration: int | None
     step_secs: float | None
@@ -89,7 +95,7 @@ def parse_step(line: str) -> StepLine | None:
         step_secs=secs,
         loss=loss,
         grad_norm=_number(_GRAD.search(line)),
-        work=_work(line),
+        work=_bar_total(line) if loss is None and _work(line) is None else _work(line),
         skipped=_count(_SKIPPED, line),
         nan_iterations=_count(_NAN_ITERATIONS, line),
     )
@@ -119,6 +125,11 @@ def _step_secs(line: str) -> float | None:
     label = match["label"].lower()
     in_ms = match["unit"] == "ms" or "(ms)" in label or label.endswith("_ms")
     return value / 1000.0 if in_ms else value
+
+
+def _bar_total(line: str) -> float | None:
+    match = _BAR_TOTAL.search(line)
+    return float(match[1]) if match else None
 
 
 def _work(line: str) -> float | None:

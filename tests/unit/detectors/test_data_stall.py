@@ -93,3 +93,17 @@ def test_a_resume_is_none() -> None:
             assert job.tick([], STARVED) == []
         job.iteration = 0
         assert job.run(2) == []
+
+
+def test_a_bar_of_an_evaluation_between_those_of_training_is_none() -> None:
+    job = Job(DataStall(DataStallConfig()))
+    done = 0
+    for _ in range(3):
+        for _ in range(60):
+            done += 1
+            job.tick([f"  1%|   | {done}/1752 [00:29<1:22:01,  1.00s/it]"], None)
+        for second in range(40):
+            beats = [(k / 10 + 0.05, 10 * second + k + 1) for k in range(10)]
+            bars = [(t, f" 40%|   | {n}/400 [00:02<00:04, 10.00it/s]") for t, n in beats]
+            job.tick(bars, None)
+    assert job.findings == []

@@ -49,6 +49,7 @@ from .shared_lines import SharedLine, shared_lines
         ("Saving model checkpoint to /out/checkpoint-500", "checkpoint_begin"),
         ("Epoch [1/100] validation loss: 6.9132", "evaluation"),
         ("{'eval_loss': 1.23, 'eval_runtime': 4.5, 'epoch': 1.0}", "evaluation"),
+        ("Validation DataLoader 0:  12%|#  | 3/25 [00:00<00:05,  4.10it/s]", "evaluation"),
         ("Traceback (most recent call last):", "traceback"),
         ("[rank0]: Traceback (most recent call last):", "traceback"),
         ("ValueError: shapes do not match", "exception"),

@@ -209,3 +209,17 @@ def test_the_state_is_bounded() -> None:
     state = job.detectors[0].state[job.context.key]  # type: ignore[attr-defined]  # of StepTime
     assert len(state.bins) <= 64
     assert all(len(b) <= 200 for b in state.bins.values())
+
+
+def test_a_bar_of_an_evaluation_between_those_of_training_is_none() -> None:
+    job = Job(StepTime(StepTimeConfig()))
+    done = 0
+    for _ in range(3):
+        for _ in range(60):
+            done += 1
+            job.tick([f"  1%|   | {done}/1752 [00:29<1:22:01,  1.00s/it]"], None)
+        for second in range(40):
+            beats = [(k / 10 + 0.05, 10 * second + k + 1) for k in range(10)]
+            bars = [(t, f" 40%|   | {n}/400 [00:02<00:04, 10.00it/s]") for t, n in beats]
+            job.tick(bars, None)
+    assert job.findings == []

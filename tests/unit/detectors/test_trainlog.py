@@ -91,6 +91,21 @@ def test_the_formats(line: str, expected: Expected) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "work"),
+    [
+        ("  1%|          | 10/1752 [00:29<1:22:01,  2.83s/it]", 1752.0),
+        (" 40%|####      | 10/25 [00:02<00:04,  4.00it/s]", 25.0),
+        ("Epoch 0:  97% 1651/1702 [13:00<00:24,  2.0it/s, loss=0.158]", None),
+        ("  1%|  | 10/1752 [00:29<1:22:01,  2.83s/it] global batch size: 64 |", 64.0),
+    ],
+)
+def test_a_bare_bar_is_known_by_its_total(line: str, work: float | None) -> None:
+    step = parse_step(line)
+    assert step is not None
+    assert step.work == work
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "",
@@ -102,6 +117,9 @@ def test_the_formats(line: str, expected: Expected) -> None:
         "loaded checkpoint step 4 loss 2.0",
         '  File "train.py", line 7, in loss_step',
         "using loss scale 1.0",
+        "Validation DataLoader 0:  12%|#    | 3/25 [00:00<00:05,  4.10it/s]",
+        "[rank0]: Evaluating:  12%|#    | 3/25 [00:00<00:05,  4.10it/s]",
+        "Sanity Checking DataLoader 0:  50%|##  | 1/2 [00:00<00:00,  4.10it/s]",
         "Traceback (most recent call last):",
     ],
 )
