@@ -107,9 +107,11 @@ class Correlator:
         """The case that the finding is the same as, a symptom of, or the reason for."""
         cases = sorted(self.state.cases.values(), key=lambda c: (c.started_ns, c.incident_id))
         near = [c for c in cases if self._is_near(c, finding, keys)]
+        near_ids = {case.incident_id for case in near}
         said = finding.cause, finding.subject
         for case in cases:
-            if (case in near or case.is_open()) and is_same(case.cause, case.root, *said):
+            known = case.incident_id in near_ids or case.is_open()
+            if known and is_same(case.cause, case.root, *said):
                 return case
         for case in near:
             if case.severity != "info" and leads_to(case.cause, case.root, *said):
