@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+import warnings
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -70,7 +71,9 @@ def parse_selector(text: str) -> Selector:
 
 def _matcher(label: str, operator: str, value: str, text: str) -> Matcher:
     try:
-        pattern = re.compile(value if operator.endswith("~") else re.escape(value))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # "[[" may mean a set some day
+            pattern = re.compile(value if operator.endswith("~") else re.escape(value))
     except re.error as error:
         msg = f"prometheus mapping: bad regular expression in {text!r}: {error}"
         raise ConfigError(msg) from error
