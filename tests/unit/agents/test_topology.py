@@ -14,12 +14,12 @@ from stethoscope.agents.fabric import (
     parse_ibnetdiscover,
     parse_slurm_topology,
 )
-from stethoscope.schemas.names import NodeNames, folded, short
 from stethoscope.agents.reader import Context
 from stethoscope.agents.topology import TopologyReader
 from stethoscope.schemas.agent_config import Topology
 from stethoscope.schemas.errors import ReaderUnsupported, ServiceError
 from stethoscope.schemas.events import Link, SwitchLink, TopologyEvent
+from stethoscope.schemas.names import NodeNames, folded, short
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "ibsim"
 IBNETDISCOVER = """
