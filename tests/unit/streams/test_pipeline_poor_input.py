@@ -35,11 +35,6 @@ def without_placement(events: Sequence[Event]) -> Iterator[Event]:
         yield structs.replace(event, gpus={}, ranks={}) if isinstance(event, JobEvent) else event
 
 
-def without_ranks(events: Sequence[Event]) -> Iterator[Event]:
-    for event in events:
-        yield structs.replace(event, ranks={}) if isinstance(event, JobEvent) else event
-
-
 def without_hosts(events: Sequence[Event]) -> Iterator[Event]:
     return (event for event in events if not isinstance(event, NodeEvent))
 
@@ -86,7 +81,6 @@ def scraped_every_five_seconds(events: Sequence[Event]) -> Iterator[Event]:
 CHANGES: list[Change] = [
     without_profiling,
     without_placement,
-    without_ranks,
     without_hosts,
     without_gpus,
     lines_of_both_ranks,
