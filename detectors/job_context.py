@@ -33,6 +33,7 @@ JOB_METRICS = (
 UTIL, ENGINE, SM, TENSOR, POWER, CLOCK, PROCESSES, NVLINK, PCIE, DRAM = range(len(JOB_METRICS))
 RECENT_SECS = 60
 LEARN_LAG_SECS = 8
+SETTLE_SECS = 3  # a sample of the first steps still averages over the start
 MAX_STEPS = 1000
 MAX_MARKS = 400
 Floats = npt.NDArray[np.float64]
@@ -77,6 +78,7 @@ class JobContext(Struct):
     listed: dict[str, dict[str, list[Process]]] = field(default_factory=dict)
     recent: Floats = field(default_factory=lambda: np.empty((RECENT_SECS, 0, len(JOB_METRICS))))
     healthy: Floats = field(default_factory=lambda: np.empty((0, len(JOB_METRICS))))
+    healthy_count: Floats = field(default_factory=lambda: np.empty((0, len(JOB_METRICS))))
     healthy_secs: int = 0
     healthy_cpu: dict[str, float] = field(default_factory=dict)
     disturbed_ns: int = 0
@@ -208,6 +210,7 @@ def _settle_on(context: JobContext, gpus: list[Gpu]) -> None:
         context.positions.setdefault(gpu.node, {})[gpu.uuid or str(gpu.index)] = i
     context.recent = np.full((RECENT_SECS, len(gpus), len(JOB_METRICS)), np.nan)
     context.healthy = np.full((len(gpus), len(JOB_METRICS)), np.nan)
+    context.healthy_count = np.zeros((len(gpus), len(JOB_METRICS)))
     context.healthy_secs = 0
 
 
@@ -325,12 +328,17 @@ def learn_healthy(context: JobContext, now_ns: int) -> None:
     then_ns = now_ns - LEARN_LAG_SECS * NS
     if context.disturbed_ns > then_ns or not _stepped(context, then_ns):
         return
-    context.healthy_secs += 1
     second = context.second(then_ns)
+    known = ~np.isnan(second)
+    if context.gpus and not known.any():
+        return
+    context.healthy_secs += 1
+    context.healthy_count = context.healthy_count + known
+    weights = 1.0 / np.clip(context.healthy_count, 1.0, 60.0)
+    old = np.where(np.isnan(context.healthy), 0.0, context.healthy)
+    moved = old + weights * (np.where(known, second, 0.0) - old)
+    context.healthy = np.where(known, moved, context.healthy)
     weight = 1.0 / min(context.healthy_secs, 60)
-    old = context.healthy
-    moved = np.where(np.isnan(old), second, old + weight * (second - old))
-    context.healthy = np.where(np.isnan(second), old, moved)
     for node, metrics in context.host.items():
         cpu = metrics.get("cpu_busy_ratio")
         if cpu is not None:
@@ -342,4 +350,5 @@ def _stepped(context: JobContext, then_ns: int) -> bool:
     pace_ns = int(NS + 3 * NS * (context.pace_secs or 0.0))
     times = [s.time_unix_ns for s in context.steps]
     at = bisect_right(times, then_ns)
-    return at > 2 and times[at - 1] > then_ns - pace_ns
+    settled = at > 2 and times[0] <= then_ns - SETTLE_SECS * NS
+    return settled and times[at - 1] > then_ns - pace_ns

@@ -43,9 +43,10 @@ class JobHangConfig(DetectorConfig, frozen=True, tag="job_hang", kw_only=True):
 
 
 class JobHangState(Struct):
-    """One job: since when no GPU works, its longest pause so far, and an open checkpoint."""
+    """One job: since when no GPU works and some spin, or all idle; its longest pause; a save."""
 
-    still_ns: int | None = None
+    spin_ns: int | None = None
+    idle_ns: int | None = None
     longest_secs: float = 0.0
     saving_ns: int | None = None
     latch: LatchState = field(default_factory=LatchState)
@@ -91,20 +92,32 @@ class JobHang:
             return None  # no telemetry is another fault's business
         working = at_work(lately, job.healthy)
         if job.new_steps or working.any():
-            if state.still_ns is not None and job.step_count:
-                state.longest_secs = max(state.longest_secs, (now_ns - state.still_ns) / NS)
-            state.still_ns = None
+            self._came_back(state, job, now_ns)
             return self._silent(job, now_ns)
-        state.still_ns = state.still_ns or now_ns
         spinning = lately[:, UTIL] > 0.9
+        since_ns = self._since(state, bool(spinning.any()), now_ns)
         if not self._is_telling(job, spinning):
             return None
         limit_secs = self._limit_secs(state, job)
-        waited_secs = (now_ns - state.still_ns) / NS
+        waited_secs = (now_ns - since_ns) / NS
         if waited_secs < limit_secs:
             return None
         idle = [g for g, spins in zip(job.gpus, spinning, strict=True) if not spins]
-        return _condition(job, state.still_ns, waited_secs, limit_secs, idle, lately)
+        return _condition(job, since_ns, waited_secs, limit_secs, idle, lately)
+
+    def _since(self, state: JobHangState, spins: bool, now_ns: int) -> int:
+        """Since when it is like this; a job that idles at its start does not spin yet."""
+        if spins:
+            state.idle_ns, state.spin_ns = None, state.spin_ns or now_ns
+            return state.spin_ns
+        state.spin_ns, state.idle_ns = None, state.idle_ns or now_ns
+        return state.idle_ns
+
+    def _came_back(self, state: JobHangState, job: JobContext, now_ns: int) -> None:
+        still_ns = state.spin_ns or state.idle_ns
+        if still_ns is not None and job.step_count:
+            state.longest_secs = max(state.longest_secs, (now_ns - still_ns) / NS)
+        state.spin_ns = state.idle_ns = None
 
     def _is_telling(self, job: JobContext, spinning: Bools) -> bool:
         """Whether stillness means something: a job may begin, compile, or be one endless kernel."""

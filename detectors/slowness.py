@@ -11,9 +11,11 @@ import numpy as np
 from stethoscope.detectors.job_context import (
     CLOCK,
     ENGINE,
+    POWER,
     PROCESSES,
     SM,
     TENSOR,
+    UTIL,
     Floats,
     Gpu,
     JobContext,
@@ -25,6 +27,8 @@ from stethoscope.schemas.findings import NS, Subject
 BUSIER_SHARE = 0.6
 # An idle culprit: this much less of its time busy than its peers, each against its own past.
 IDLER_SHARE = 0.3
+# Without activity metrics: no GPU draws less than in health, so none waits.
+SAME_DRAW = 0.95
 CPU_BUSY_RATIO = 0.85
 CPU_RISE_RATIO = 0.3
 
@@ -73,7 +77,20 @@ def explain(job: JobContext, ratio: float, onset_ns: int, now_ns: int) -> tuple[
     return "step_time_regression", job.subject(), "no GPU and no host of it stands out"
 
 
-def does_more(job: JobContext, ratio: float, now_ns: int) -> bool:
+def was_seen(job: JobContext, onset_ns: int, now_ns: int) -> bool:
+    """Whether the job's GPUs were looked at since the onset; ``True`` if they never are."""
+    if not job.gpus or np.isnan(job.healthy[:, UTIL]).all():
+        return True
+    telling = UTIL if np.isnan(job.healthy[:, TENSOR]).any() else TENSOR
+    return not bool(np.isnan(_since(job, onset_ns, now_ns)[:, telling]).any())
+
+
+def _since(job: JobContext, onset_ns: int, now_ns: int) -> Floats:
+    """Means since the onset, its first second left out: half of it was healthy."""
+    return job.window(now_ns, max(1, min(15, (now_ns - onset_ns) // NS - 1)))
+
+
+def does_more(job: JobContext, ratio: float, onset_ns: int, now_ns: int) -> bool:
     """Whether the steps are longer because there is more to compute in each.
 
     Longer steps of the same size leave at least one GPU computing less a second (tensor activity
@@ -81,7 +98,10 @@ def does_more(job: JobContext, ratio: float, now_ns: int) -> bool:
     """
     if job.healthy_secs < 3 or not job.gpus:
         return False
-    lately = job.window(now_ns, 2)
+    lately = _since(job, onset_ns, now_ns)
+    if np.isnan(job.healthy[:, TENSOR]).all():
+        draw = lately[:, POWER] / job.healthy[:, POWER]
+        return bool((draw >= SAME_DRAW).all())
     work = lately[:, TENSOR] * lately[:, CLOCK]
     healthy = job.healthy[:, TENSOR] * job.healthy[:, CLOCK]
     if np.isnan(work).any() or not (healthy > 0).all():

@@ -3,19 +3,21 @@
 import statistics
 from bisect import bisect_left
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from stethoscope.detectors.conditions import Condition, Latch, LatchState
 from stethoscope.detectors.job_context import JobContext
-from stethoscope.detectors.slowness import does_more, explain
+from stethoscope.detectors.slowness import does_more, explain, was_seen
 from stethoscope.schemas.config import DetectorConfig
-from stethoscope.schemas.findings import NS, Finding
+from stethoscope.schemas.findings import NS, Finding, Subject
 from stethoscope.schemas.views import Step
 
 MAX_BIN = 200
 MAX_BINS = 64
 MAX_WINDOWS = 120
 RELEARN_TICKS = 3
+DOUBT_TICKS = 3
+EVIDENCE_SECS = 20
 
 
 class StepTimeConfig(DetectorConfig, frozen=True, tag="step_time", kw_only=True):
@@ -46,6 +48,14 @@ class Timed(Struct, array_like=True):
     ratio: float | None = None
 
 
+class Verdict(Struct):
+    """Why a job is slow, as far as its GPUs and hosts show."""
+
+    cause: str
+    subject: Subject
+    why: str
+
+
 class StepTimeState(Struct):
     """One job: baselines by size class, the last steps, healthy window ratios, levels.
 
@@ -60,6 +70,9 @@ class StepTimeState(Struct):
     first_ns: int | None = None
     last: Step | None = None
     larger: int = 0
+    slow_ns: int | None = None
+    verdict: Verdict | None = None
+    doubts: int = 0
     latch: LatchState = field(default_factory=LatchState)
 
 
@@ -76,7 +89,7 @@ class StepTime:
     def __init__(self, config: StepTimeConfig) -> None:
         self.config = config
         self.state: dict[str, StepTimeState] = {}
-        self._latch = Latch(config)
+        self._latch = Latch(structs.replace(config, for_secs=0.0))  # slowness is held here
 
     def update(self, job: JobContext, now_ns: int) -> list[Finding]:
         """Look at the tick's steps."""
@@ -85,20 +98,63 @@ class StepTime:
             self._take(state, job, step)
         self._trim(state, now_ns)
         ratio, limit = self._judge(state)
-        slow = ratio is not None and ratio > limit and self._still(state, limit)
-        if slow and ratio and does_more(job, ratio, now_ns):
-            slow = False
-            self._relearn(state)
-        if slow:
-            job.disturbed_ns = now_ns
+        condition = None
+        if ratio is not None and ratio > limit and self._still(state, limit):
+            condition = self._slow(state, job, ratio, limit, now_ns)
+        else:
+            state.slow_ns = state.verdict = None
         self._learn(state, ratio, now_ns, job.disturbed_ns > now_ns - 3 * NS)
-        conditions = [self._condition(state, job, ratio, limit)] if slow and ratio else []
-        return self._latch.update(state.latch, conditions, now_ns)
+        return self._latch.update(state.latch, [condition] if condition else [], now_ns)
 
     def close(self, job: JobContext, now_ns: int) -> list[Finding]:
         """The job ended."""
         state = self.state.pop(job.key, None)
         return self._latch.close(state.latch, now_ns) if state else []
+
+    def _slow(
+        self, state: StepTimeState, job: JobContext, ratio: float, limit: float, now_ns: int
+    ) -> Condition | None:
+        """What to say of a job that is slow now; nothing until it held and its GPUs were seen."""
+        onset_ns = self._onset(state, limit)
+        if does_more(job, ratio, onset_ns, now_ns):
+            state.slow_ns = state.verdict = None
+            self._relearn(state)
+            return None
+        job.disturbed_ns = now_ns
+        state.slow_ns = state.slow_ns or now_ns
+        held_secs = (now_ns - state.slow_ns) / NS
+        blind = not was_seen(job, onset_ns, now_ns) and held_secs < EVIDENCE_SECS
+        if held_secs < self.config.for_secs or blind:
+            return None
+        self._explain(state, job, ratio, onset_ns, now_ns)
+        return self._condition(state, ratio, limit, onset_ns)
+
+    def _explain(
+        self, state: StepTimeState, job: JobContext, ratio: float, onset_ns: int, now_ns: int
+    ) -> None:
+        """Settle on a verdict. Another must hold for some seconds, and say more than "slow"."""
+        cause, subject, why = explain(job, ratio, onset_ns, now_ns)
+        fresh = Verdict(cause, subject, why)
+        known = state.verdict
+        if known is None or (known.cause, known.subject) == (fresh.cause, fresh.subject):
+            state.verdict, state.doubts = fresh, 0
+        elif fresh.cause != "step_time_regression":
+            state.doubts += 1
+            if state.doubts >= DOUBT_TICKS:
+                state.verdict, state.doubts = fresh, 0
+
+    def _onset(self, state: StepTimeState, limit: float) -> int:
+        """The first of the slow steps that the window ends with; what was said stays."""
+        held = next((h.finding for h in state.latch.held.values() if h.finding), None)
+        if held is not None:
+            return held.started_unix_ns
+        middle = 1.0 + 0.5 * (limit - 1.0)
+        onset_ns = state.window[-1].time_unix_ns
+        for timed in reversed(state.window):
+            if timed.ratio is None or timed.ratio < middle:
+                break
+            onset_ns = timed.time_unix_ns
+        return onset_ns
 
     def _take(self, state: StepTimeState, job: JobContext, step: Step) -> None:
         secs = step_secs(step, state.last)
@@ -189,29 +245,22 @@ class StepTime:
         return len(known) >= 8 and grown_ns >= self.config.warmup_secs * NS
 
     def _condition(
-        self, state: StepTimeState, job: JobContext, ratio: float, limit: float
-    ) -> Condition:
-        middle = 1.0 + 0.5 * (limit - 1.0)
-        onset_ns = state.window[-1].time_unix_ns
-        for timed in reversed(state.window):
-            if timed.ratio is None or timed.ratio < middle:
-                break
-            onset_ns = timed.time_unix_ns
-        held = [h for h in state.latch.held.values() if h.finding]
-        if held and held[0].finding:
-            onset_ns = held[0].finding.started_unix_ns
+        self, state: StepTimeState, ratio: float, limit: float, onset_ns: int
+    ) -> Condition | None:
+        verdict = state.verdict
+        if verdict is None:
+            return None
         recent = [t.secs for t in state.window]
-        cause, subject, why = explain(job, ratio, onset_ns, state.window[-1].time_unix_ns)
         return Condition(
-            cause=cause,
-            subject=subject,
+            cause=verdict.cause,
+            subject=verdict.subject,
             onset_unix_ns=onset_ns,
             value=ratio,
             threshold=limit,
             unit="times its own median",
             score=(ratio - 1.0) / (limit - 1.0),
             evidence=f"steps take {1000 * statistics.median(recent):.4g} ms, {ratio:.2f} times"
-            f" their own median; {why}",
+            f" their own median; {verdict.why}",
             raw_events=len(recent),
         )
 

@@ -74,10 +74,20 @@ class ClusterStage:
     def _absences(self, heard: dict[str, int], second_ns: int) -> list[Finding]:
         for name, heard_ns in heard.items():
             self._heard[name] = max(heard_ns, self._heard.get(name, 0))
+        self._rename()
         findings: list[Finding] = []
         for detector in self._detectors.nodes:
             findings += detector.run("update", dict(sorted(self._heard.items())), second_ns)
         return findings
+
+    def _rename(self) -> None:
+        """A node first heard under a name that a job or topology spells differently is one node."""
+        for name in list(self._heard):
+            cluster, node = name.split("/", 1)
+            known = f"{cluster}/{self._cluster.names.node(node)}"
+            if known != name:
+                heard_ns = self._heard.pop(name)
+                self._heard[known] = max(heard_ns, self._heard.get(known, 0))
 
     def failures(self) -> dict[str, int]:
         """How often each failing detector raised."""
