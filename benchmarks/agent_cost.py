@@ -18,6 +18,7 @@ counted; the agent's workers live through it. Exit code 1 when a bound is broken
 """
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -51,7 +52,7 @@ def main() -> None:
         folder = Path(name)
         config = prepare(folder, options.brokers)
         agent = subprocess.Popen(
-            [sys.executable, "-m", "stethoscope.cli", "agent", "-c", str(config)]
+            [sys.executable, "-m", "stethoscope.agents", json.dumps({"config": str(config)})]
         )
         try:
             write_steps(folder / "train.log", options.warm_up)
