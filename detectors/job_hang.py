@@ -115,7 +115,7 @@ class JobHang:
 
     def _came_back(self, state: JobHangState, job: JobContext, now_ns: int) -> None:
         still_ns = state.spin_ns or state.idle_ns
-        if still_ns is not None and job.step_count:
+        if still_ns is not None and job.step_count > job.new_steps:  # the start is no pause
             state.longest_secs = max(state.longest_secs, (now_ns - still_ns) / NS)
         state.spin_ns = state.idle_ns = None
 
