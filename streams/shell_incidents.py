@@ -1,4 +1,4 @@
-"""Incident changes out: to the incidents topic, and to the sender of pages. Each page once.
+"""Incident changes out: to the incidents topic, the sender of pages, and agents. Each page once.
 
 After a restart the cluster stage derives again, from the log, changes that the worker before it
 had already published; and that worker may have told Alertmanager more than the last snapshot
@@ -16,13 +16,16 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from stethoscope.schemas.control import control_for, encode_control
+from stethoscope.schemas.findings import NS
 from stethoscope.schemas.incidents import Incident, is_page
-from stethoscope.schemas.kafka_options import INCIDENTS
+from stethoscope.schemas.kafka_options import CONTROL, INCIDENTS
 from stethoscope.streams.shell_metrics import INCIDENTS as CHANGES
 from stethoscope.streams.shell_output import Output
 
 # Longer than Alertmanager's usual `group_wait` of 30 s: what ends before that passed never pages.
 MIN_FIRING_SECS = 45.0
+RENEW_WISH_SECS = 300.0  # half of what a wish holds
 _MAX_ENDED = 10_000
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Incident).decode
@@ -90,6 +93,7 @@ class IncidentPublisher:
         self._keeping: set[str] = set()
         self._published: dict[str, bytes] = {}
         self._held: dict[str, Incident] = {}
+        self._wished: dict[str, tuple[Incident, float]] = {}
 
     def snapshot(self) -> bytes:
         """What was told, the sender's own memory included."""
@@ -113,6 +117,8 @@ class IncidentPublisher:
             incident = _decode(body)
             if not _ended(incident) or incident_id in self._told.firing:
                 self._tell(incident, watermark_unix_ns)
+            if not _ended(incident):
+                self._wished[incident_id] = incident, 0.0  # whoever asked before may be gone
 
     async def publish(self, incident: Incident, watermark_unix_ns: int) -> None:
         """One change of one incident."""
@@ -151,6 +157,26 @@ class IncidentPublisher:
         CHANGES.inc()
         await self._output.send(INCIDENTS, 0, incident.incident_id.encode(), body)
         self._tell(incident, watermark_unix_ns)
+        await self._wish(incident)
+
+    async def renew_wishes(self) -> None:
+        """Ask the agents of open incidents again, before what was asked runs out."""
+        now = self._wall_secs()
+        due = [i for i, asked in self._wished.values() if now - asked >= RENEW_WISH_SECS]
+        for incident in due:
+            await self._wish(incident)
+
+    async def _wish(self, incident: Incident) -> None:
+        """Let the incident's nodes sample finely while it is open."""
+        now = self._wall_secs()
+        wishes = control_for(incident, int(now * NS))
+        if not wishes:
+            self._wished.pop(incident.incident_id, None)
+            return
+        self._wished[incident.incident_id] = incident, now
+        for wish in wishes:
+            key, value = encode_control(wish)
+            await self._output.send(CONTROL, 0, key, value)
 
     def _tell(self, incident: Incident, watermark_unix_ns: int) -> None:
         key, told = incident.incident_id, self._told

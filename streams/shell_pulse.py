@@ -96,6 +96,7 @@ class Pulse:
         for unit in self._units:
             if isinstance(unit, ClusterUnit):
                 self._publisher.beat(unit.watermark_unix_ns)
+                await self._publisher.renew_wishes()
         self._look_after(ends, committed, now)
 
     def _watched(self) -> set[Partition]:

@@ -6,9 +6,15 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
+from stethoscope.schemas.control import WISH_PERIOD_SECS, ControlMessage, decode_control
 from stethoscope.schemas.findings import Subject
 from stethoscope.schemas.incidents import FindingSummary, Incident
-from stethoscope.streams.shell_incidents import MIN_FIRING_SECS, IncidentPublisher
+from stethoscope.schemas.kafka_options import CONTROL
+from stethoscope.streams.shell_incidents import (
+    MIN_FIRING_SECS,
+    RENEW_WISH_SECS,
+    IncidentPublisher,
+)
 from stethoscope.streams.shell_output import Received
 
 
@@ -50,13 +56,17 @@ class World:
         self.kept = kept
         self.now = now
         self.offered: list[Incident] = []
+        self.wishes: list[ControlMessage] = []
         self.publisher = IncidentPublisher(self, self, lambda: self.now, history_secs=3600.0)
         if kept is not None:
             self.publisher.restore(kept)
         self.publisher.begin(dict(topic).items(), WATERMARK)
 
     async def send(self, topic: str, partition: int, key: bytes | None, value: bytes) -> None:
-        self.topic.append((key or b"", value))
+        if topic == CONTROL:
+            self.wishes.append(decode_control(value))
+        else:
+            self.topic.append((key or b"", value))
 
     async def dead_letter(self, reason: str, detail: str, message: Received, body: bytes) -> None:
         raise AssertionError(reason)
@@ -203,3 +213,28 @@ def test_a_stage_that_went_elsewhere_silences_the_sender() -> None:
     world = _world().publish(OPENED)
     world.publisher.end()
     assert world.told() == []
+
+
+def test_the_nodes_of_an_open_incident_are_asked_to_sample_finely_until_it_ends() -> None:
+    world = World([], None, now=100.0)
+    world.publish(_incident())
+    assert [(w.node, w.period_secs) for w in world.wishes] == [("n", WISH_PERIOD_SECS)]
+    world.now += RENEW_WISH_SECS - 1.0
+    asyncio.run(world.publisher.renew_wishes())
+    assert len(world.wishes) == 1
+    world.now += 1.0
+    asyncio.run(world.publisher.renew_wishes())
+    assert len(world.wishes) == 2
+    assert world.wishes[1].until_unix_ns > world.wishes[0].until_unix_ns
+    world.publish(_incident(state="resolved"))
+    world.now += RENEW_WISH_SECS
+    asyncio.run(world.publisher.renew_wishes())
+    assert len(world.wishes) == 2
+
+
+def test_after_a_restart_open_incidents_are_wished_for_again() -> None:
+    world = World([], None, now=100.0)
+    world.publish(_incident())
+    again = World(world.topic, None, now=110.0 + RENEW_WISH_SECS)
+    asyncio.run(again.publisher.renew_wishes())
+    assert [w.node for w in again.wishes] == ["n"]
