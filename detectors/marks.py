@@ -75,7 +75,7 @@ _QUICK = re.compile(
     r"|exitcod|Root Cause|local_rank|task \d|CANCELLED|NaN|nan \(|loss scale al|DataLoader|No space"
     r"|heckpoin|aving|[Vv]al|[Ee]val|Traceback|Error|Exception|Interrupt"
 )
-_RANK = re.compile(r"^\[(?:rank|default)(\d+)\]:|\bRank (\d+)\]|^\s*(\d+): ")
+_RANK = re.compile(r"^\[(?:rank|default)(\d{1,9})\]:|\bRank (\d{1,9})\]|^\s*(\d{1,9}): ")
 
 
 def mark_of(line: str) -> str | None:

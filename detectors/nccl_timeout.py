@@ -11,9 +11,9 @@ from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding, Subject, Suspect
 from stethoscope.schemas.views import Mark
 
-_ENQUEUED = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (\d+)")
+_ENQUEUED = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (\d{1,18})\b")
 _SEQ = re.compile(r"SeqNum=(\d+)|at work(?: sequence id)?: (\d+)")
-_RAN = re.compile(r"ran for (\d+) milliseconds|Timeout\(ms\)=(\d+)")
+_RAN = re.compile(r"ran for (\d{1,12}) milliseconds|Timeout\(ms\)=(\d{1,12})\b")
 _REPORTS = ("nccl_timeout", "nccl_dump", "nccl_stuck")
 
 
@@ -92,7 +92,7 @@ class NcclTimeout:
         condition = Condition(
             cause="nccl_timeout",
             subject=subject,
-            onset_unix_ns=max(onset_ns, job.first_seen_ns),
+            onset_unix_ns=min(first.time_unix_ns, max(onset_ns, job.first_seen_ns)),
             value=state.ran_secs,
             unit="seconds",
             score=1.0,

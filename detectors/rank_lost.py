@@ -10,8 +10,8 @@ from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding, Subject
 from stethoscope.schemas.views import Mark
 
-_TORCHRUN = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
-_SRUN = re.compile(r"(\S+): task (\d+): (Bus error|Segmentation fault|Killed|Aborted)")
+_TORCHRUN = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d{1,9}) \(pid: (\d+)\)")
+_SRUN = re.compile(r"(\S+): task (\d{1,9}): (Bus error|Segmentation fault|Killed|Aborted)")
 _SRUN_CODES = {"Bus error": -7, "Segmentation fault": -11, "Killed": -9, "Aborted": -6}
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 # A worker that ends because of something else: by the watchdog (SIGABRT), told to (SIGTERM).

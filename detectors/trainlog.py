@@ -91,7 +91,7 @@ def parse_step(line: str) -> StepLine | None:
     if iteration is None and not line.lstrip().startswith("{"):
         return None
     return StepLine(
-        iteration=int(iteration[1] or iteration[2]) if iteration else None,
+        iteration=_whole(iteration[1] or iteration[2]) if iteration else None,
         step_secs=secs,
         loss=loss,
         grad_norm=_number(_GRAD.search(line)),
@@ -107,7 +107,12 @@ def _number(match: "re.Match[str] | None") -> float | None:
 
 def _count(pattern: "re.Pattern[str]", line: str) -> int:
     match = pattern.search(line)
-    return int(match[1]) if match else 0
+    return (_whole(match[1]) or 0) if match else 0
+
+
+def _whole(digits: str) -> int | None:
+    """The number; ``None`` for one that 63 bits cannot hold, which no trainer counts to."""
+    return int(digits) if len(digits) <= 18 else None
 
 
 def _step_secs(line: str) -> float | None:

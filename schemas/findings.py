@@ -15,7 +15,9 @@ class Subject(Struct, frozen=True, omit_defaults=True, order=False):
     'node=node01 gpu_index=1'
     """
 
-    cluster: str = "default"
+    # By a factory, so that it is always written: defaults are left out by identity, and a string
+    # that came from bytes is another object than the one in the code.
+    cluster: str = field(default_factory=lambda: "default")
     rack: str | None = None
     node: str | None = None
     gpu_uuid: str | None = None
@@ -64,7 +66,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     unit: str = ""
     score: float | None = None
     evidence: str = ""
-    mode: str = "page"
+    mode: str = field(default_factory=lambda: "page")
     severity: str | None = None
     raw_events: int = 1
     suspects: list["Suspect"] = field(default_factory=list)

@@ -51,7 +51,7 @@ class Samples:
         values = self._in_range(self.gpus, values)
         if (values[:, self._nvlink] > NVLINK_WORKS_BYTES_PER_SEC).any():
             node.works("nvlink")
-        return rows, event.time_unix_ns, values
+        return _once(rows, event.time_unix_ns, values)
 
     def host(self, event: NodeEvent, node: NodeContext) -> Sample:
         """A host's metrics as one row."""
@@ -81,7 +81,7 @@ class Samples:
                 self._counts.unknown_metrics += 1
                 continue
             values[:, at] = np.array(column, dtype=np.float64)
-        return rows, event.time_unix_ns, self._in_range(self.ports, values)
+        return _once(rows, event.time_unix_ns, self._in_range(self.ports, values))
 
     def _port_row(self, event: IbEvent, port: Port, node: NodeContext) -> int:
         subject = Subject(
@@ -155,7 +155,7 @@ class Samples:
         return tuple(good), list(good.values())
 
     def _in_range(self, table: Table, values: Floats) -> Floats:
-        bad = (values < table.columns.low) | (values > table.columns.high)
+        bad = (values < table.columns.low) | (values > table.columns.high) | np.isinf(values)
         if bad.any():
             self._counts.invalid_samples += int(bad.sum())
             values[bad] = np.nan
@@ -164,15 +164,37 @@ class Samples:
 
 def batches(table: Table, samples: list[Sample]) -> list[Batch]:
     """Samples of one second as batches with at most one sample a row, in the order of time."""
+    if not samples:
+        return []
+    layers = [samples] if _all_differ(samples) else _layers(samples)
+    return [_join(table, layer) for layer in layers]
+
+
+def _all_differ(samples: list[Sample]) -> bool:
+    rows = np.concatenate([sample[0] for sample in samples])
+    return len(np.unique(rows)) == len(rows)
+
+
+def _layers(samples: list[Sample]) -> list[list[Sample]]:
     layers: list[list[Sample]] = []
     depth: dict[int, int] = {}
     for sample in samples:
-        level = depth.get(int(sample[0][0]), 0)
-        depth[int(sample[0][0])] = level + 1
+        rows = sample[0].tolist()
+        level = max(depth.get(row, 0) for row in rows)
+        depth.update(dict.fromkeys(rows, level + 1))
         if level == len(layers):
             layers.append([])
         layers[level].append(sample)
-    return [_join(table, layer) for layer in layers]
+    return layers
+
+
+def _once(rows: Ints, time_ns: int, values: Floats) -> Sample:
+    """A sample in which no row stands twice: MIG instances go by the UUID of their GPU."""
+    _, first = np.unique(rows, return_index=True)
+    if len(first) == len(rows):
+        return rows, time_ns, values
+    first.sort()
+    return rows[first], time_ns, values[first]
 
 
 def _join(table: Table, layer: list[Sample]) -> Batch:
