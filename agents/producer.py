@@ -118,7 +118,7 @@ class EventProducer:
         except KafkaError:
             # kafka-python 3.0.12 waits for what it holds, gives up, and leaves its thread running,
             # which spins on a broker that does not answer. There is no public way to end it.
-            thread = self._producer._sender  # noqa: SLF001
+            thread = self._producer._sender  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]
             thread.force_close()
             thread.join(timeout_secs)
             if not thread.is_alive():

@@ -126,6 +126,32 @@ AnyDetectorConfig: TypeAlias = (
 def default_detectors() -> list[AnyDetectorConfig]:
     """What runs without a file. Each limit's source stands beside it."""
     return [
+        *_default_limits(),
+        GpuThrottledConfig(),
+        IbPortDownConfig(),
+        GpuLostConfig(),
+        TelemetryDegradedConfig(),
+        AgentSilentConfig(),
+        XidConfig(),
+        HostOomConfig(),
+        StepTimeConfig(),
+        DataStallConfig(),
+        GpuContentionConfig(),
+        JobHangConfig(),
+        NcclTimeoutConfig(),
+        NcclPathConfig(),
+        CudaOomConfig(),
+        RankLostConfig(),
+        LossNanConfig(),
+        LossSpikeConfig(),
+        GradExplosionConfig(),
+        JobFailedConfig(),
+        OrphanProcessConfig(),
+    ]
+
+
+def _default_limits() -> list[AnyDetectorConfig]:
+    return [
         # NVIDIA H100 and H200 slow down near 87 to 90 C, HBM is specified to 95 C.
         ThresholdConfig(
             name="gpu_overheating",
@@ -165,24 +191,4 @@ def default_detectors() -> list[AnyDetectorConfig]:
         CounterRiseConfig(
             name="pcie_fatal", metric="pcie_fatal_errors_total", cause="pcie_degraded"
         ),
-        GpuThrottledConfig(),
-        IbPortDownConfig(),
-        GpuLostConfig(),
-        TelemetryDegradedConfig(),
-        AgentSilentConfig(),
-        XidConfig(),
-        HostOomConfig(),
-        StepTimeConfig(),
-        DataStallConfig(),
-        GpuContentionConfig(),
-        JobHangConfig(),
-        NcclTimeoutConfig(),
-        NcclPathConfig(),
-        CudaOomConfig(),
-        RankLostConfig(),
-        LossNanConfig(),
-        LossSpikeConfig(),
-        GradExplosionConfig(),
-        JobFailedConfig(),
-        OrphanProcessConfig(),
     ]

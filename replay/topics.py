@@ -88,7 +88,7 @@ def _consumer(kafka: Kafka) -> KafkaConsumer:
         **client_options(kafka),
         group_id=None,
         enable_auto_commit=False,
-        bootstrap_timeout_ms=_BOOTSTRAP_MS,
+        bootstrap_timeout_ms=_BOOTSTRAP_MS,  # pyright: ignore[reportCallIssue]  # stub of version 2
     )
 
 

@@ -2,6 +2,7 @@
 
 import heapq
 import zlib
+from collections.abc import Iterator
 
 import msgspec
 from msgspec import Struct, field, structs
@@ -133,6 +134,10 @@ class Intake:
         """The earliest event that is held."""
         return min((heap[0][0] for heap in self._held.values() if heap), default=None)
 
+    def seconds(self) -> Iterator[int]:
+        """The seconds that the held events belong to; asked for lazily, since rarely needed."""
+        return (-(-entry[0] // NS) * NS for heap in self._held.values() for entry in heap)
+
     def release(self, upto_ns: int) -> dict[str, list[AnyNodeEvent]]:
         """Events not later than ``upto_ns``, by node, each node's in order."""
         released: dict[str, list[AnyNodeEvent]] = {}
@@ -191,7 +196,12 @@ class Intake:
         key = f"{event.cluster}/{event.node}/{event.boot_id}/{stream}"
         seqs = self._seqs.setdefault(key, Seqs())
         seqs.newest_ns = max(seqs.newest_ns, event.time_unix_ns)
-        body = _encode(structs.replace(event, received_unix_ns=None))
+        try:
+            body = _encode(structs.replace(event, received_unix_ns=None))
+        except OverflowError:  # a counter or a GPU index
+            self.counts.rejected += 1
+            self.rejects.append(Reject("wrong_type", f"{event_id(event)}: beyond 64 bits"))
+            return False
         checksum = zlib.crc32(body)
         known = seqs.seen.get(event.seq)
         if known is None and event.seq > seqs.floor:

@@ -19,6 +19,7 @@ from stethoscope.streams.cluster_events import ClusterEvents, ClusterEventsState
 from stethoscope.streams.intake import Intake, IntakeState, Reject
 from stethoscope.streams.node_reader import NodeReader, Second
 from stethoscope.streams.node_samples import Samples
+from stethoscope.streams.sources import seconds
 from stethoscope.streams.state_codec import decode_state, encode_state
 from stethoscope.streams.wiring import Detectors
 
@@ -98,9 +99,9 @@ class NodeStage:
                 return []  # an earlier one may still come
             self._done_ns = (first_ns - 1) // NS * NS
         envelopes = []
-        while self._done_ns + NS <= least_ns:
-            self._done_ns += NS
-            envelopes.append(self._second(self._done_ns))
+        for second_ns in seconds(self._done_ns, least_ns, self._intake.seconds()):
+            self._done_ns = second_ns
+            envelopes.append(self._second(second_ns))
         return envelopes
 
     def flush(self) -> Envelope | None:

@@ -6,6 +6,7 @@ send. They know offsets and envelopes; what these mean is the stages' business.
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -27,7 +28,7 @@ JobsBatch: TypeAlias = list[tuple[int, list[Event]]]
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 
 
-class Unit:
+class Unit(ABC):
     """What all units share: offsets, the jobs topic, snapshots. Not used by itself.
 
     ``lock`` is held from push to send: two messages at once would send envelopes out of order.
@@ -96,7 +97,7 @@ class Unit:
             state=self._stage.snapshot(),
         )
 
-    def saved(self) -> None:
+    def saved(self) -> None:  # noqa: B027 - a hook: most units have nothing to note
         """The last snapshot is in Kafka."""
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -134,11 +135,13 @@ class Unit:
         self.next_offsets[partition] = message.offset + 1
         return True
 
+    @abstractmethod
     async def _push(self, message: Received) -> None:
-        raise NotImplementedError
+        """Give the message's events or envelope to the stage."""
 
+    @abstractmethod
     async def _advance(self) -> None:
-        raise NotImplementedError
+        """Send on what the stage releases now."""
 
     def _trusted_ns(self, event: Event) -> int:
         received = event.received_unix_ns

@@ -1,11 +1,29 @@
 """Envelopes of several sources as whole seconds that all of them have passed."""
 
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from msgspec import Struct, field
 
 from stethoscope.schemas.findings import NS, Finding
 from stethoscope.schemas.views import Envelope, View
+
+
+# After two days of silence all that waits for time to pass has passed.
+MAX_SILENCE_NS = 2 * 86_400 * NS
+
+
+def seconds(done_ns: int, least_ns: int, said: Iterable[int]) -> Sequence[int]:
+    """The seconds after ``done_ns`` up to ``least_ns``.
+
+    Where a clock stood at 1970 and jumps to today, only those in which something was ``said``, and
+    the last two days: nobody can wait for a billion seconds.
+    """
+    from_ns = max(done_ns + NS, (least_ns - MAX_SILENCE_NS) // NS * NS)
+    if from_ns == done_ns + NS:
+        return range(from_ns, least_ns + 1, NS)
+    early = sorted({second for second in said if done_ns < second < from_ns})
+    return [*early, *range(from_ns, least_ns + 1, NS)]
 
 
 class SourcesState(Struct):
@@ -54,18 +72,18 @@ class Sources:
             for name, heard_ns in envelope.heard.items():
                 heard[name] = max(heard_ns, heard.get(name, 0))
 
-    def _seconds(self, frontier_ns: int | None) -> range:
+    def _seconds(self, frontier_ns: int | None) -> Sequence[int]:
         state = self.state
         awaited = [s for s in self._expects if s not in state.idle]
         if not awaited or any(s not in state.marks for s in awaited):
-            return range(0)
+            return []
         least_ns = min(state.marks[s] for s in awaited)
         if frontier_ns is not None:
             least_ns = min(least_ns, frontier_ns // NS * NS)
         if state.done_ns is None:
             firsts = [*state.views, *state.findings, least_ns]
             state.done_ns = min(firsts) - NS
-        return range(state.done_ns + NS, least_ns + 1, NS)
+        return seconds(state.done_ns, least_ns, [*state.views, *state.findings, *state.heard])
 
     def views_upto(self, frontier_ns: int | None) -> list[tuple[int, list[View]]]:
         """(second, its views in a fixed order) of each second that all have passed."""

@@ -29,7 +29,7 @@ def _to_plain(value: object) -> object:
     if isinstance(value, np.generic):
         return value.item()
     msg = f"state holds a {type(value).__name__}"
-    raise NotImplementedError(msg)
+    raise TypeError(msg)
 
 
 def _from_plain(kind: type, value: Any) -> object:
@@ -38,7 +38,7 @@ def _from_plain(kind: type, value: Any) -> object:
         array: npt.NDArray[np.generic] = np.frombuffer(raw, dtype=dtype).reshape(shape).copy()
         return array
     msg = f"state holds a {kind}"
-    raise NotImplementedError(msg)
+    raise TypeError(msg)
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_to_plain)

@@ -47,7 +47,7 @@ def test_secrets_go(line: str, secret: str) -> None:
         "step 5 | tokens: 4096 | tokens/s: 173073 | loss per token: 2.345678901",
         "eos_token: '<|endoftext|>' pad_token=[PAD-TOKEN]",
         "max_new_token: 100000000",
-        "PWD=/root/work",
+        "PWD=/home/user/work",
         "NVRM: Xid (PCI:0000:43:00): 13, pid=7, Graphics Exception: ESR 0x52e7b0=0x101000e",
         "tcp://10.0.0.1:29500 rendezvous",
         "https://example.org/a@b",
