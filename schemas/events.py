@@ -4,18 +4,21 @@ One struct a kind, tagged by ``kind``. Unknown fields are ignored, fields are on
 Absent is ``None``. Times are ``*_unix_ns`` (int, nanoseconds since 1970 UTC).
 """
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 Value: TypeAlias = float | None
+# JSON knows no bounds: what 63 bits cannot hold is refused when read, before arithmetic meets it.
+Int: TypeAlias = Annotated[int, Meta(ge=-(2**62), le=2**62)]
+UnixNs: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class Device(Struct, frozen=True, omit_defaults=True):
     """One GPU of a scrape."""
 
     uuid: str
-    index: int
+    index: Int
     pci: str = ""
     model: str = ""
 
@@ -24,7 +27,7 @@ class Port(Struct, frozen=True, omit_defaults=True):
     """One InfiniBand or RoCE port of a scrape."""
 
     device: str
-    port: int
+    port: Int
     guid: str = ""
     state: str = ""
     phys_state: str = ""
@@ -46,10 +49,10 @@ class Process(Struct, frozen=True, omit_defaults=True):
     """One training process, or a process seen on a GPU."""
 
     name: str
-    pid: int
+    pid: Int
     user: str | None = None
     job_id: str | None = None
-    rank: int | None = None
+    rank: Int | None = None
     gpu_uuid: str | None = None
     alive: bool = True
     container: str | None = None
@@ -60,16 +63,16 @@ class Checkpoint(Struct, frozen=True, omit_defaults=True):
 
     path: str
     job_id: str | None = None
-    newest_unix_ns: int | None = None
-    newest_step: int | None = None
-    bytes: int | None = None
+    newest_unix_ns: UnixNs | None = None
+    newest_step: Int | None = None
+    bytes: Int | None = None
     complete: bool | None = None
 
 
 class BenchRow(Struct, frozen=True, omit_defaults=True):
     """One message size of a benchmark."""
 
-    size_bytes: int
+    size_bytes: Int
     time_secs: float | None = None
     algbw_bytes_per_sec: float | None = None
     busbw_bytes_per_sec: float | None = None
@@ -80,18 +83,18 @@ class Link(Struct, frozen=True, omit_defaults=True):
 
     node: str
     device: str
-    port: int
+    port: Int
     switch: str
-    switch_port: int | None = None
+    switch_port: Int | None = None
 
 
 class SwitchLink(Struct, frozen=True, omit_defaults=True):
     """A cable between two switches."""
 
     switch: str
-    port: int
+    port: Int
     peer: str
-    peer_port: int | None = None
+    peer_port: Int | None = None
 
 
 class NodeInfo(Struct, frozen=True, omit_defaults=True):
@@ -100,18 +103,18 @@ class NodeInfo(Struct, frozen=True, omit_defaults=True):
     ip: str | None = None
     bmc: str | None = None
     aliases: list[str] = field(default_factory=list)
-    gpu_count: int | None = None
+    gpu_count: Int | None = None
     state: str | None = None
     reason: str | None = None
-    maintenance_until_unix_ns: int | None = None
+    maintenance_until_unix_ns: UnixNs | None = None
 
 
 class _Event(Struct, frozen=True, tag_field="kind", kw_only=True, omit_defaults=True):
     """Fields common to all kinds."""
 
-    time_unix_ns: int
+    time_unix_ns: UnixNs
     cluster: str = "default"
-    received_unix_ns: int | None = None
+    received_unix_ns: UnixNs | None = None
 
 
 class _NodeEvent(_Event, frozen=True, kw_only=True):
@@ -120,7 +123,7 @@ class _NodeEvent(_Event, frozen=True, kw_only=True):
     node: str
     boot_id: str = ""
     stream: str | None = None
-    seq: int = 0
+    seq: Int = 0
 
 
 class GpuEvent(_NodeEvent, frozen=True, tag="gpu", kw_only=True):
@@ -156,9 +159,9 @@ class LogEvent(_NodeEvent, frozen=True, tag="log", kw_only=True):
 
     source: Literal["kernel", "train", "nccl", "system"]
     line: str
-    count: int = 1
+    count: Int = 1
     job_id: str | None = None
-    rank: int | None = None
+    rank: Int | None = None
     path: str | None = None
 
 
@@ -167,8 +170,8 @@ class HeartbeatEvent(_NodeEvent, frozen=True, tag="heartbeat", kw_only=True):
 
     period_secs: float | None = None
     agent_version: str = ""
-    spooled: int = 0
-    dropped_total: int = 0
+    spooled: Int = 0
+    dropped_total: Int = 0
     readers: dict[str, Literal["ok", "failing", "unsupported"]] = field(default_factory=dict)
 
 
@@ -181,7 +184,7 @@ class BenchEvent(_NodeEvent, frozen=True, tag="bench", kw_only=True):
 
     test: str
     job_id: str | None = None
-    world_size: int | None = None
+    world_size: Int | None = None
     rows: list[BenchRow] = field(default_factory=list)
     versions: dict[str, str | None] = field(default_factory=dict)
     results: dict[str, str] = field(default_factory=dict)
@@ -193,17 +196,17 @@ class JobEvent(_Event, frozen=True, tag="job", kw_only=True):
 
     job_id: str
     state: str
-    restart: int = 0
+    restart: Int = 0
     name: str | None = None
     user: str | None = None
     account: str | None = None
     partition: str | None = None
     nodes: list[str] | None = None
     nodelist: str | None = None
-    gpus: dict[str, list[int | str]] = field(default_factory=dict)
-    ranks: dict[str, list[int]] = field(default_factory=dict)
-    start_unix_ns: int | None = None
-    end_unix_ns: int | None = None
+    gpus: dict[str, list[Int | str]] = field(default_factory=dict)
+    ranks: dict[str, list[Int]] = field(default_factory=dict)
+    start_unix_ns: UnixNs | None = None
+    end_unix_ns: UnixNs | None = None
     time_limit_secs: float | None = None
     checkpoint_dir: str | None = None
 

@@ -8,7 +8,6 @@ from msgspec import Struct, field
 from stethoscope.schemas.findings import NS, Finding
 from stethoscope.schemas.views import Envelope, View
 
-
 # After two days of silence all that waits for time to pass has passed.
 MAX_SILENCE_NS = 2 * 86_400 * NS
 

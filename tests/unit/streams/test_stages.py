@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from stethoscope.schemas.events import ClockEvent, Event, GpuEvent, TopologyEvent
+from stethoscope.schemas.events import (
+    ClockEvent,
+    Event,
+    GpuEvent,
+    IbEvent,
+    Port,
+    TopologyEvent,
+)
 from stethoscope.schemas.findings import NS, Finding
 from stethoscope.schemas.views import Envelope, GpuView, HostView, LogView
 from stethoscope.streams.cluster_events import ClusterEvents, ClusterEventsState
@@ -145,6 +152,29 @@ def test_racks_of_the_topology_stand_in_subjects() -> None:
     xid = line(1.0, "NVRM: Xid (PCI:0000:00:07): 79, GPU has fallen", source="kernel")
     (only,) = findings(through([topology, gpus(0.5), xid, gpus(1.5)]))
     assert only.subject.rack == "rack7"
+
+
+def test_a_clock_that_stood_at_1970_does_not_make_anybody_wait_for_a_billion_seconds() -> None:
+    unset = structs.replace(gpus(0.5, "node09"), time_unix_ns=5 * NS)
+    envelopes = through([unset, *healthy(range(3))])
+    assert envelopes[0].watermark_unix_ns == 5 * NS
+    assert len(envelopes) < 2 * 86_400 + 10
+    assert envelopes[-1].watermark_unix_ns == at(3)
+    stage = job_stage()
+    for envelope in envelopes:
+        stage.push(envelope)
+    assert 3 <= len(stage.advance()) <= len(envelopes)
+
+
+def test_numbers_beyond_64_bits_are_refused() -> None:
+    stage = node_stage()
+    ports = [Port(device="mlx5_0", port=1)]
+    wrong = IbEvent(
+        time_unix_ns=at(0.5), node="node01", ports=ports, counters={"symbol_error": [2**64]}
+    )
+    through([wrong, *healthy(range(3))], stage)
+    (reject,) = stage.drain_rejects()
+    assert (reject.reason, stage.counts.rejected) == ("wrong_type", 1)
 
 
 def test_only_nodes_that_spoke_are_heard() -> None:

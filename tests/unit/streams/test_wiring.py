@@ -45,7 +45,7 @@ def test_state_of_another_version_is_refused() -> None:
 
 
 def test_what_is_no_plain_data_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match="state holds a object"):
+    with pytest.raises(TypeError, match="state holds a object"):
         encode_state(object())
 
 
