@@ -123,7 +123,7 @@ def stream(seed: int) -> list[Event]:
     return [any_event(rng, i / 10, i) for i in range(900)]
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(12))
 def test_nothing_raises(seed: int) -> None:
     pipeline = Pipeline(Config())
     told = pipeline.feed(stream(seed))
@@ -134,7 +134,7 @@ def test_nothing_raises(seed: int) -> None:
         assert finding.started_unix_ns <= finding.observed_unix_ns
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_restarts_give_the_same_bytes(seed: int) -> None:
     events = stream(seed)
     whole, restarted = (Stages([NODES]) for _ in range(2))
@@ -146,7 +146,7 @@ def test_restarts_give_the_same_bytes(seed: int) -> None:
     assert restarted.end().lines() == whole.end().lines()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_any_order_within_a_second_gives_the_same_bytes(seed: int) -> None:
     events = [e for e in stream(seed) if not isinstance(e, ClockEvent)]
     rng = random.Random(seed)  # noqa: S311 - test data

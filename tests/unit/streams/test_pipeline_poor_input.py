@@ -39,10 +39,6 @@ def without_hosts(events: Sequence[Event]) -> Iterator[Event]:
     return (event for event in events if not isinstance(event, NodeEvent))
 
 
-def without_gpus(events: Sequence[Event]) -> Iterator[Event]:
-    return (event for event in events if not isinstance(event, GpuEvent))
-
-
 def lines_of_both_ranks(events: Sequence[Event]) -> Iterator[Event]:
     for event in events:
         yield event
@@ -82,7 +78,6 @@ CHANGES: list[Change] = [
     without_profiling,
     without_placement,
     without_hosts,
-    without_gpus,
     lines_of_both_ranks,
     without_step_times,
     as_hugging_face,
