@@ -29,6 +29,8 @@ BUSIER_SHARE = 0.6
 IDLER_SHARE = 0.3
 # Without activity metrics: no GPU draws less than in health, so none waits.
 SAME_DRAW = 0.95
+# Agents scrape every 15 s while nothing happens; a count holds until the next.
+COUNTED_SECS = 20
 CPU_BUSY_RATIO = 0.85
 CPU_RISE_RATIO = 0.3
 
@@ -36,7 +38,7 @@ CPU_RISE_RATIO = 0.3
 def strangers(job: JobContext, now_ns: int) -> list[tuple[Gpu, int, int]]:
     """GPUs of the job with more processes than its own: (GPU, processes now, of its own)."""
     found = []
-    counts = job.window(now_ns, 2)[:, PROCESSES] if job.gpus else np.empty(0)
+    counts = job.latest(now_ns, COUNTED_SECS)[:, PROCESSES] if job.gpus else np.empty(0)
     # Each has at least its own rank: with one process (or NaN) there is nothing to look at.
     for i in np.flatnonzero(counts > 1.9).tolist():
         own = own_processes(job, i)

@@ -30,6 +30,13 @@ def test_a_glance_of_two_seconds_is_none() -> None:
     assert job.run(20) == []
 
 
+def test_rare_scrapes_see_it_too_and_it_stays() -> None:
+    job = warm()
+    for second in range(60):
+        job.tick([], [HEALTHY, SHARED] if second % 15 == 0 else None)
+    assert [f.cleared for f in job.findings] == [False]
+
+
 def test_it_clears_when_the_stranger_leaves() -> None:
     job = warm()
     job.run(10, gpus=[HEALTHY, SHARED])
