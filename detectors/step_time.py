@@ -7,7 +7,7 @@ from msgspec import Struct, field, structs
 
 from stethoscope.detectors.conditions import Condition, Latch, LatchState
 from stethoscope.detectors.job_context import JobContext
-from stethoscope.detectors.slowness import does_more, explain, was_seen
+from stethoscope.detectors.slowness import does_more, explain, strangers, was_seen
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding, Subject
 from stethoscope.schemas.views import Step
@@ -23,15 +23,17 @@ EVIDENCE_SECS = 20
 class StepTimeConfig(DetectorConfig, frozen=True, tag="step_time", kw_only=True):
     """Slow is ``slow_ratio`` times the job's own median for steps of the same size, or more.
 
-    ``slow_ratio``: fail-slow studies of large jobs call 10 to 20 % the least worth a look; below
-    1.2 the lever of a single engineer is small. Where a job's own step wobbles, the limit rises to
-    ``1 + noise_sigmas`` times the spread of its healthy windows, learned online.
+    ``slow_ratio``: fail-slow studies of large jobs call 10 to 20 % the least worth a look; this is
+    the middle, and the lower end where a stranger's process is on one of the GPUs
+    (``contended_ratio``). Where a job's own step wobbles, the limit rises to ``1 + noise_sigmas``
+    times the spread of its healthy windows, learned online.
     ``warmup_steps`` and ``warmup_secs``: allocator, autotuning and caches settle first.
     """
 
     for_secs: float = 3.0
     keep_firing_secs: float = 5.0
-    slow_ratio: float = 1.2
+    slow_ratio: float = 1.15
+    contended_ratio: float = 1.1
     noise_sigmas: float = 5.0
     window_secs: float = 5.0
     window_steps: int = 5
@@ -97,7 +99,7 @@ class StepTime:
         for step in job.fresh_steps():
             self._take(state, job, step)
         self._trim(state, now_ns)
-        ratio, limit = self._judge(state)
+        ratio, limit = self._judge(state, job, now_ns)
         condition = None
         if ratio is not None and ratio > limit and self._still(state, limit):
             condition = self._slow(state, job, ratio, limit, now_ns)
@@ -192,14 +194,18 @@ class StepTime:
         keep = bisect_left(state.window, oldest_ns, key=lambda t: t.time_unix_ns)
         del state.window[: min(keep, max(0, len(state.window) - self.config.window_steps))]
 
-    def _judge(self, state: StepTimeState) -> tuple[float | None, float]:
+    def _judge(
+        self, state: StepTimeState, job: JobContext, now_ns: int
+    ) -> tuple[float | None, float]:
         ratios = [t.ratio for t in state.window if t.ratio is not None]
         if len(ratios) < 3 or 2 * len(ratios) < len(state.window):
             return None, self.config.slow_ratio
         centre, spread = self._noise(state)
-        return statistics.median(ratios) / centre, max(
-            self.config.slow_ratio, 1.0 + self.config.noise_sigmas * spread
-        )
+        ratio = statistics.median(ratios) / centre
+        least = self.config.slow_ratio
+        if self.config.contended_ratio < ratio <= least and strangers(job, now_ns):
+            least = self.config.contended_ratio
+        return ratio, max(least, 1.0 + self.config.noise_sigmas * spread)
 
     def _still(self, state: StepTimeState, limit: float) -> bool:
         """Whether the newest steps are slow too: the window's median lags behind a recovery."""
