@@ -18,7 +18,7 @@ check: $(STAMP) types  ## format, lint, strict types, unit and contract tests
 	.venv/bin/pytest --doctest-modules --pyargs stethoscope.schemas stethoscope.detectors stethoscope.sinks
 
 kafka: $(STAMP) system  ## start an Apache Kafka broker on 127.0.0.1:9092
-	scripts/kafka-start.sh .kafka 9092
+	scripts/kafka-start.sh .kafka 9092 29092  # the port after 9092 is Alertmanager's
 
 kafka-stop:      ## stop that broker
 	scripts/kafka-stop.sh .kafka
