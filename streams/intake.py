@@ -74,6 +74,7 @@ class IntakeState(Struct):
 
     clocks: dict[str, int] = field(default_factory=dict)
     heard_at: dict[str, int] = field(default_factory=dict)
+    first_ns: dict[str, int] = field(default_factory=dict)
     newest_ns: int = 0
     held: dict[str, list[tuple[int, str, str, bytes]]] = field(default_factory=dict)
     seqs: dict[str, Seqs] = field(default_factory=dict)
@@ -98,6 +99,7 @@ class Intake:
         self.rejects: list[Reject] = []
         self.skewed: list[tuple[str, int, int]] = []
         self._heard_at: dict[str, int] = {}
+        self._first_ns: dict[str, int] = {}
         self._held: dict[str, list[tuple[int, str, str, AnyNodeEvent]]] = {}
         self._seqs: dict[str, Seqs] = {}
         self._suspended: list[AnyNodeEvent] = []
@@ -115,7 +117,7 @@ class Intake:
             event = self._clamp(event, received_ns)
         elif received_ns is None and 0 < self.newest_ns < event.time_unix_ns - self._skew_ns:
             self._suspended.append(event)
-            if len(self._suspended) >= 2:  # not one wrong clock: time did pass in silence
+            if self._time_passed():
                 for waiting in self._take_suspended():
                     self._admit(waiting)
             return
@@ -163,6 +165,24 @@ class Intake:
         for waiting in self._take_suspended():
             self._admit(self._clamp(waiting, self.newest_ns))
 
+    def _time_passed(self) -> bool:
+        """Whether events far ahead mean that time passed in silence, rather than a wrong clock.
+
+        A second event says so, unless other nodes were just heard and it is the same node's: then
+        another node must agree, or nobody contradict for ``idle_secs`` of the new time.
+        """
+        ahead = {event.node for event in self._suspended}
+        lively_ns = self.newest_ns - self._idle_ns
+        others = any(
+            ns >= lively_ns and ns > self._first_ns.get(node, ns)  # its clock was seen to go
+            for node, ns in self.clocks.items()
+            if node not in ahead
+        )
+        if len(self._suspended) < 2 or (others and len(ahead) < 2):
+            times = [event.time_unix_ns for event in self._suspended]
+            return max(times) - min(times) >= self._idle_ns
+        return True
+
     def _take_suspended(self) -> list[AnyNodeEvent]:
         waiting, self._suspended = self._suspended, []
         return waiting
@@ -188,6 +208,7 @@ class Intake:
             self._sweep(time_ns)
         self.newest_ns = max(self.newest_ns, time_ns)
         self._heard_at[node] = self.newest_ns
+        self._first_ns.setdefault(node, time_ns)
         entry = (time_ns, kind_of(event), event_id(event), event)
         heapq.heappush(self._held.setdefault(node, []), entry)
 
@@ -229,6 +250,7 @@ class Intake:
         return IntakeState(
             clocks=self.clocks,
             heard_at=self._heard_at,
+            first_ns=self._first_ns,
             newest_ns=self.newest_ns,
             held=held,
             seqs=self._seqs,
@@ -238,7 +260,7 @@ class Intake:
     def load(self, state: IntakeState) -> None:
         """Become what ``dump`` described."""
         self.clocks, self._heard_at, self.newest_ns = state.clocks, state.heard_at, state.newest_ns
-        self._seqs = state.seqs
+        self._seqs, self._first_ns = state.seqs, state.first_ns
         self._held = {
             node: [(t, k, i, _decode_event(e)) for t, k, i, e in heap]
             for node, heap in state.held.items()

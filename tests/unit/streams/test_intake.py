@@ -241,3 +241,22 @@ def test_a_restart_changes_nothing() -> None:
     whole.push(events[3])
     assert released(second, 100) == released(whole, 100)
     assert encode_state(second.dump()) == encode_state(whole.dump())
+
+
+def test_a_node_whose_clock_is_days_ahead_does_not_move_the_others() -> None:
+    made = Intake(Timing())
+    for second in range(20):
+        made.push(beat(second, "right"))
+        for part in range(3):
+            made.push(beat(2 * DAY + second + part / 10, "wrong"))
+    made.push(beat(20, "right"))
+    assert made.newest_ns == at(20)
+    assert made.counts.clamped == 60
+
+
+def test_after_a_gap_one_node_alone_moves_on_when_nobody_contradicts() -> None:
+    made = intake(beat(0, "a"), beat(0, "b"), beat(1, "a"), beat(1, "b"))
+    for second in range(8):
+        made.push(beat(7_200 + second, "a"))
+    assert made.newest_ns == at(7_207)
+    assert made.counts.clamped == 0
