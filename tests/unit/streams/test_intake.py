@@ -244,7 +244,7 @@ def test_a_restart_changes_nothing() -> None:
 
 
 def test_a_node_whose_clock_is_days_ahead_does_not_move_the_others() -> None:
-    made = Intake(Timing())
+    made = intake(beat(-1, "right"))
     for second in range(20):
         made.push(beat(second, "right"))
         for part in range(3):
