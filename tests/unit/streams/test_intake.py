@@ -244,13 +244,13 @@ def test_a_restart_changes_nothing() -> None:
 
 
 def test_a_node_whose_clock_is_days_ahead_does_not_move_the_others() -> None:
-    made = intake(beat(-1, "right"))
-    for second in range(20):
+    made = intake(beat(0, "right"))
+    for second in range(1, 21):
         made.push(beat(second, "right"))
         for part in range(3):
             made.push(beat(2 * DAY + second + part / 10, "wrong"))
-    made.push(beat(20, "right"))
-    assert made.newest_ns == at(20)
+    made.push(beat(21, "right"))
+    assert made.newest_ns == at(21)
     assert made.counts.clamped == 60
 
 
