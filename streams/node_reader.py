@@ -1,5 +1,6 @@
 """One second of nodes, read: each event to what reads it."""
 
+import re
 from collections.abc import Sequence
 
 from stethoscope.correlation.placement import Placement
@@ -14,6 +15,9 @@ from stethoscope.streams.matching import accepts
 from stethoscope.streams.node_samples import Sample, Samples, batches
 from stethoscope.streams.node_views import LogSecond, gpu_views, host_views
 from stethoscope.streams.wiring import Detectors, Guarded
+
+
+_SLURM_OOM = re.compile(r"oom[_-]kill event")
 
 
 class Second:
@@ -97,9 +101,11 @@ class NodeReader:
             second.findings += self._ask(detector, event, node)
 
     def _line(self, event: LogEvent, node: NodeContext, logs: LogSecond, second: Second) -> None:
-        if event.source in ("kernel", "system"):
+        of_system = event.source in ("kernel", "system")
+        if of_system or _SLURM_OOM.search(event.line):  # slurmstepd writes into the job's output
             for detector in self._detectors.lines:
                 second.findings += self._ask(detector, event, node)
+        if of_system:
             return
         key = self._job_of(event)
         if key is not None:

@@ -376,3 +376,9 @@ def test_a_job_stage_restarts_anywhere() -> None:
         assert fresh.snapshot() == stage.snapshot()
         stage = fresh
     assert restarted == whole
+
+
+def test_slurm_tells_of_an_oom_kill_in_the_job_s_own_output() -> None:
+    said = "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0. Some of the step tasks"
+    (only,) = findings(through([gpus(0.5), line(1.0, said, source="train"), gpus(1.5)]))
+    assert (only.cause, only.subject.node) == ("host_oom", "node01")
