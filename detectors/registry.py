@@ -7,6 +7,7 @@ docs/adding-a-detector.md.
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from stethoscope.detectors.agent_silent import AgentSilent, AgentSilentConfig
+from stethoscope.detectors.clock_skew import ClockSkew, ClockSkewConfig
 from stethoscope.detectors.counter_rise import CounterRise, CounterRiseConfig
 from stethoscope.detectors.cuda_oom import CudaOom, CudaOomConfig
 from stethoscope.detectors.data_stall import DataStall, DataStallConfig
@@ -68,7 +69,7 @@ class Entry(NamedTuple):
     config: type[DetectorConfig]
     detector: type
     reads: Literal[
-        "samples", "lines", "ports", "scrapes", "blindness", "nodes", "jobs", "ended_jobs"
+        "samples", "lines", "ports", "scrapes", "blindness", "clocks", "nodes", "jobs", "ended_jobs"
     ]
 
 
@@ -79,6 +80,7 @@ DETECTORS: dict[str, Entry] = {
     "ib_port_down": Entry(IbPortDownConfig, IbPortDown, "ports"),
     "gpu_lost": Entry(GpuLostConfig, GpuLost, "scrapes"),
     "telemetry_degraded": Entry(TelemetryDegradedConfig, TelemetryDegraded, "blindness"),
+    "clock_skew": Entry(ClockSkewConfig, ClockSkew, "clocks"),
     "agent_silent": Entry(AgentSilentConfig, AgentSilent, "nodes"),
     "xid": Entry(XidConfig, Xid, "lines"),
     "host_oom": Entry(HostOomConfig, HostOom, "lines"),
@@ -104,6 +106,7 @@ AnyDetectorConfig: TypeAlias = (
     | IbPortDownConfig
     | GpuLostConfig
     | TelemetryDegradedConfig
+    | ClockSkewConfig
     | AgentSilentConfig
     | XidConfig
     | HostOomConfig
@@ -131,6 +134,7 @@ def default_detectors() -> list[AnyDetectorConfig]:
         IbPortDownConfig(),
         GpuLostConfig(),
         TelemetryDegradedConfig(),
+        ClockSkewConfig(),
         AgentSilentConfig(),
         XidConfig(),
         HostOomConfig(),

@@ -75,6 +75,7 @@ class IntakeState(Struct):
     clocks: dict[str, int] = field(default_factory=dict)
     heard_at: dict[str, int] = field(default_factory=dict)
     first_ns: dict[str, int] = field(default_factory=dict)
+    skewed: dict[int, dict[str, float]] = field(default_factory=dict)
     newest_ns: int = 0
     held: dict[str, list[tuple[int, str, str, bytes]]] = field(default_factory=dict)
     seqs: dict[str, Seqs] = field(default_factory=dict)
@@ -97,7 +98,7 @@ class Intake:
         self.newest_ns = 0
         self.counts = Counts()
         self.rejects: list[Reject] = []
-        self.skewed: list[tuple[str, int, int]] = []
+        self._skewed: dict[int, dict[str, float]] = {}
         self._heard_at: dict[str, int] = {}
         self._first_ns: dict[str, int] = {}
         self._held: dict[str, list[tuple[int, str, str, AnyNodeEvent]]] = {}
@@ -153,6 +154,13 @@ class Intake:
                 released[node] = events
         return released
 
+    def skewed(self, upto_ns: int) -> dict[str, float]:
+        """Nodes whose events were dated back, and by how many seconds, not later than that."""
+        found: dict[str, float] = {}
+        for second_ns in sorted(s for s in self._skewed if s <= upto_ns):
+            found |= self._skewed.pop(second_ns)
+        return found
+
     def _passed_ns(self, node: str) -> int:
         """How far the node has come. One that fell silent has said all: nothing is held back."""
         clock_ns = self.clocks.get(node, self.newest_ns)
@@ -195,7 +203,9 @@ class Intake:
 
     def _clamp(self, event: AnyNodeEvent, time_ns: int) -> AnyNodeEvent:
         self.counts.clamped += 1
-        self.skewed.append((event.node, event.time_unix_ns, time_ns))
+        second_ns = -(-time_ns // NS) * NS
+        ahead_secs = (event.time_unix_ns - time_ns) / NS
+        self._skewed.setdefault(second_ns, {})[event.node] = ahead_secs
         return structs.replace(event, time_unix_ns=time_ns)
 
     def _admit(self, event: AnyNodeEvent) -> None:
@@ -251,6 +261,7 @@ class Intake:
             clocks=self.clocks,
             heard_at=self._heard_at,
             first_ns=self._first_ns,
+            skewed=self._skewed,
             newest_ns=self.newest_ns,
             held=held,
             seqs=self._seqs,
@@ -261,6 +272,7 @@ class Intake:
         """Become what ``dump`` described."""
         self.clocks, self._heard_at, self.newest_ns = state.clocks, state.heard_at, state.newest_ns
         self._seqs, self._first_ns = state.seqs, state.first_ns
+        self._skewed = state.skewed
         self._held = {
             node: [(t, k, i, _decode_event(e)) for t, k, i, e in heap]
             for node, heap in state.held.items()

@@ -16,7 +16,6 @@ from stethoscope.streams.node_samples import Sample, Samples, batches
 from stethoscope.streams.node_views import LogSecond, gpu_views, host_views
 from stethoscope.streams.wiring import Detectors, Guarded
 
-
 _SLURM_OOM = re.compile(r"oom[_-]kill event")
 
 
@@ -76,8 +75,12 @@ class NodeReader:
         for table, samples in zip(tables, scopes, strict=True):
             second.findings += self._judge(table, samples)
 
-    def tick(self, second: Second) -> None:
-        """Ask the detectors of scrapes about every node that was ever scraped."""
+    def tick(self, second: Second, skewed: dict[str, float]) -> None:
+        """Ask the detectors of scrapes and clocks about every node; ``skewed``: seconds ahead."""
+        for detector in self._detectors.clocks:
+            for name, node in sorted(self.nodes.items()):
+                ahead_secs = skewed.get(name, 0.0)
+                second.findings += self._ask(detector, node, ahead_secs, second.time_ns)
         for detector in (*self._detectors.scrapes, *self._detectors.blindness):
             for name, scraped_ns in sorted(self.scraped.items()):
                 second.findings += self._ask(detector, self.nodes[name], scraped_ns, second.time_ns)

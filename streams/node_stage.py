@@ -117,7 +117,7 @@ class NodeStage:
         for name, events in self._named(self._intake.release(second_ns)).items():
             self._reader.read(name, events, second)
         self._reader.judge(second)
-        self._reader.tick(second)
+        self._reader.tick(second, self._intake.skewed(second_ns))
         return Envelope(
             source=self.source,
             watermark_unix_ns=second_ns,

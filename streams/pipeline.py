@@ -22,7 +22,7 @@ from stethoscope.streams.job_stage import JobStage
 from stethoscope.streams.node_stage import NodeStage
 from stethoscope.streams.wiring import Detectors
 
-_NODE_READERS = frozenset({"samples", "lines", "ports", "scrapes", "blindness"})
+_NODE_READERS = frozenset({"samples", "lines", "ports", "scrapes", "blindness", "clocks"})
 _JOB_READERS = frozenset({"jobs", "ended_jobs"})
 _CLUSTER_READERS = frozenset({"nodes"})
 

@@ -53,6 +53,7 @@ class Detectors:
         self.ports: list[Guarded] = []
         self.scrapes: list[Guarded] = []
         self.blindness: list[Guarded] = []
+        self.clocks: list[Guarded] = []
         self.nodes: list[Guarded] = []
         self.jobs: list[Guarded] = []
         self.ended_jobs: list[Guarded] = []
@@ -72,6 +73,7 @@ class Detectors:
             *self.ports,
             *self.scrapes,
             *self.blindness,
+            *self.clocks,
             *self.nodes,
             *self.jobs,
             *self.ended_jobs,

@@ -189,6 +189,21 @@ class Blindness:
         return found + detector.run("update", self.node, at(second), at(second))
 
 
+class Clocks:
+    """A node whose events are dated two days ahead for a while."""
+
+    def __init__(self, config: DetectorConfig, *, missing: bool = False) -> None:
+        self.missing = missing
+        self.node = node_context()
+
+    def __call__(self, detector: Guarded, second: int) -> list[Finding]:
+        ahead_secs = 172_800.0 if second in BAD_SECS and not self.missing else 0.0
+        before = encode_state(self.node)
+        found = detector.run("update", self.node, ahead_secs, at(second))
+        assert encode_state(self.node) == before
+        return found
+
+
 class Nodes:
     """Two nodes; the first falls silent."""
 
@@ -298,6 +313,7 @@ PLAYS: dict[str, Any] = {
     "ports": Ports,
     "scrapes": Scrapes,
     "blindness": Blindness,
+    "clocks": Clocks,
     "nodes": Nodes,
     "jobs": Jobs,
     "ended_jobs": EndedJobs,
