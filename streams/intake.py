@@ -13,13 +13,17 @@ from stethoscope.schemas.events import (
     ClockEvent,
     Event,
     JobEvent,
+    LogEvent,
     TopologyEvent,
     event_id,
     kind_of,
 )
 from stethoscope.schemas.findings import NS
 
-MAX_SEQS = 4096
+# Numbers remembered of a stream: lines come in bursts, samples one a second or slower (twenty
+# minutes of them). At 1,000 nodes of five streams this is what a restart has to read.
+MAX_LINES = 4096
+MAX_SAMPLES = 1200
 STREAM_TTL_NS = 86_400 * NS
 SWEEP_NS = 3_600 * NS
 _encode = msgspec.msgpack.Encoder().encode
@@ -56,11 +60,11 @@ class Seqs(Struct):
     floor: int = -1
     newest_ns: int = 0
 
-    def note(self, seq: int, checksum: int) -> None:
-        """Remember a number; of too many the lower half becomes the floor."""
+    def note(self, seq: int, checksum: int, most: int) -> None:
+        """Remember a number; of more than ``most`` the lower half becomes the floor."""
         self.seen[seq] = checksum
-        if len(self.seen) > MAX_SEQS:
-            for low in sorted(self.seen)[: MAX_SEQS // 2]:
+        if len(self.seen) > most:
+            for low in sorted(self.seen)[: most // 2]:
                 del self.seen[low]
                 self.floor = low
 
@@ -68,7 +72,7 @@ class Seqs(Struct):
 class IntakeState(Struct):
     """What a restart needs.
 
-    Bounds: 4,096 numbers of each stream of the last day; events of the reorder time, or of a spool
+    Bounds: 4,096 lines or 1,200 samples of each stream of the last day; events of the reorder time, or of a spool
     that is being read.
     """
 
@@ -236,7 +240,8 @@ class Intake:
         checksum = zlib.crc32(body)
         known = seqs.seen.get(event.seq)
         if known is None and event.seq > seqs.floor:
-            seqs.note(event.seq, checksum)
+            most = MAX_LINES if isinstance(event, LogEvent) else MAX_SAMPLES
+            seqs.note(event.seq, checksum, most)
             return True
         if known in (None, checksum):
             self.counts.duplicates += 1

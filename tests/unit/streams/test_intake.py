@@ -8,7 +8,7 @@ import pytest
 from stethoscope.schemas.config import Timing
 from stethoscope.schemas.events import ClockEvent, HeartbeatEvent, JobEvent
 from stethoscope.schemas.findings import NS
-from stethoscope.streams.intake import MAX_SEQS, Intake, IntakeState
+from stethoscope.streams.intake import MAX_SAMPLES, Intake, IntakeState
 from stethoscope.streams.state_codec import decode_state, encode_state
 
 T0 = 1_800_000_000 * NS
@@ -108,8 +108,8 @@ def test_the_spool_of_a_node_that_was_cut_off_loses_nothing() -> None:
 
 
 def test_a_spool_that_arrives_after_newer_events_loses_nothing() -> None:
-    newer = [beat(s) for s in range(5000, 5000 + MAX_SEQS // 2)]
-    older = [beat(s) for s in range(3000, 5000)]
+    newer = [beat(s) for s in range(5000, 5000 + MAX_SAMPLES // 2)]
+    older = [beat(s) for s in range(4500, 5000)]
     made = intake(*newer, *older)
     assert made.counts.duplicates == 0
     assert len(released(made, 1e6)) == len(newer) - 2 + len(older)
@@ -188,11 +188,11 @@ def test_numbers_are_of_a_stream(other: dict[str, Any]) -> None:
 
 
 def test_old_numbers_are_duplicates_and_memory_is_bounded() -> None:
-    made = intake(*(beat(s) for s in range(3 * MAX_SEQS)))
+    made = intake(*(beat(s) for s in range(3 * MAX_SAMPLES)))
     made.push(beat(5))
     assert made.counts.duplicates == 1
     (seqs,) = made.dump().seqs.values()
-    assert len(seqs.seen) <= MAX_SEQS
+    assert len(seqs.seen) <= MAX_SAMPLES
 
 
 def test_streams_of_yesterday_are_forgotten() -> None:
