@@ -72,8 +72,8 @@ class Seqs(Struct):
 class IntakeState(Struct):
     """What a restart needs.
 
-    Bounds: 4,096 lines or 1,200 samples of each stream of the last day; events of the reorder time, or of a spool
-    that is being read.
+    Bounds: 4,096 lines or 1,200 samples of each stream of the last day; events of the reorder
+    time, or of a spool that is being read.
     """
 
     clocks: dict[str, int] = field(default_factory=dict)
