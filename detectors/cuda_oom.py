@@ -15,13 +15,17 @@ _GPU = re.compile(r"\bGPU (\d+)\b")
 
 
 class CudaOomConfig(DetectorConfig, frozen=True, tag="cuda_oom", kw_only=True):
-    """``caught_secs``: steps that go on within it show that the program caught the error."""
+    """``caught_secs``: steps that go on within it show that the program caught the error.
+
+    ``repeat_secs``: what follows within it is the same error, told by other ranks.
+    """
 
     caught_secs: float = 2.0
+    repeat_secs: float = 600.0
 
 
 class CudaOomState(Struct):
-    """Jobs whose first out-of-memory was said, and first lines that wait. Bound: jobs running."""
+    """When the last error of each job was said, and lines that wait. Bound: jobs running."""
 
     said: dict[str, int] = field(default_factory=dict)
     waiting: dict[str, Mark] = field(default_factory=dict)
@@ -40,7 +44,9 @@ class CudaOom:
     def update(self, job: JobContext, now_ns: int) -> list[Finding]:
         """Read the tick's lines."""
         marks = job.fresh_marks("oom")
-        if marks and job.key not in self.state.said:
+        said_ns = self.state.said.get(job.key)
+        fresh = said_ns is None or now_ns - said_ns >= self.config.repeat_secs * NS
+        if marks and fresh:
             self.state.waiting.setdefault(job.key, marks[0])
         first = self.state.waiting.get(job.key)
         if first is None:

@@ -19,11 +19,16 @@ _FOLLOWERS = frozenset({-6, -15})
 
 
 class RankLostConfig(DetectorConfig, frozen=True, tag="rank_lost", kw_only=True):
-    """No settings of its own."""
+    """``repeat_secs``: what follows within it is the same loss.
+
+    A launcher that restarts its workers may lose one again later.
+    """
+
+    repeat_secs: float = 600.0
 
 
 class RankLostState(Struct):
-    """Jobs whose first loss was said. Bound: jobs running."""
+    """When the last loss of each job was said. Bound: jobs running."""
 
     said: dict[str, int] = field(default_factory=dict)
 
@@ -40,8 +45,9 @@ class RankLost:
         self.state = RankLostState()
 
     def update(self, job: JobContext, now_ns: int) -> list[Finding]:
-        """Read the tick's exits; one finding a job."""
-        if job.key in self.state.said:
+        """Read the tick's exits; one finding a loss."""
+        said_ns = self.state.said.get(job.key)
+        if said_ns is not None and now_ns - said_ns < self.config.repeat_secs * NS:
             return []
         for mark in job.fresh_marks("worker_failed", "task_exit"):
             condition = self._condition(job, mark)
@@ -59,7 +65,12 @@ class RankLost:
         code, subject = _exit(job, mark)
         if code is None or code >= 0 or code in _FOLLOWERS or subject is None:
             return None
-        if job.marks_since(mark.time_unix_ns - 3600 * NS, "oom", "nccl_timeout", "nccl_dump"):
+        if job.marks_since(
+            mark.time_unix_ns - int(self.config.repeat_secs * NS),
+            "oom",
+            "nccl_timeout",
+            "nccl_dump",
+        ):
             return None  # the line before says more
         signal = _SIGNALS.get(-code, f"signal {-code}")
         return Condition(

@@ -71,10 +71,12 @@ def test_other_ends_are_none(line: str) -> None:
     assert read(line) == []
 
 
-def test_one_finding_a_job() -> None:
-    job = Job(RankLost(RankLostConfig()))
+def test_one_finding_a_loss_and_another_for_the_next() -> None:
+    job = Job(RankLost(RankLostConfig(repeat_secs=60.0)))
     assert len(job.tick([torchrun(-9)], rank=None)) == 1
     assert job.tick([torchrun(-9, 0)], rank=None) == []
+    job.run(100, 0.25)  # the launcher started the workers again
+    assert len(job.tick([torchrun(-9, 0)], rank=None)) == 1
 
 
 @pytest.mark.parametrize(
