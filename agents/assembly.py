@@ -62,17 +62,24 @@ def groups_of(config: AgentConfig) -> dict[str, str]:
 
 
 def build_loop(
-    context: Context, config: AgentConfig, clock: Clock, outbox: Outbox, positions: dict[str, str]
+    context: Context,
+    config: AgentConfig,
+    clock: Clock,
+    outbox: Outbox,
+    positions: dict[str, str],
+    ahead: dict[str, list[str]] | None = None,
 ) -> tuple[Loop, WorkerPool]:
     """A loop of the readers that the configuration switches on, each at its position.
 
-    The pool beside it is the loop's own, for a look at its counts.
+    ``ahead``: see ``StateDir.load_ahead``. The pool beside it is the loop's own, for a look at its
+    counts.
     """
     now_ns = clock.now().monotonic_ns
     remote = groups_of(config)
     tasks = [_task(name, context, config, now_ns) for name in in_use(config)]
     for task in tasks:
         task.position = positions.get(task.name)
+        task.ahead = (ahead or {}).get(task.name, [])
     local = {
         task.name: registry.build(task.name, context, config)
         for task in tasks

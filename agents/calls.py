@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from stethoscope.agents import registry
-from stethoscope.agents.reader import Context, Counters, Now, Reader, Resumable
+from stethoscope.agents.reader import Context, Counters, Now, Reader, Repeating, Resumable
 from stethoscope.schemas.agent_config import AgentConfig
 from stethoscope.schemas.errors import ReaderUnsupported, StethoscopeError
 from stethoscope.schemas.events import Event
@@ -34,12 +34,16 @@ class Setup(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """Probe or read the reader of that name. ``restore``: the position to go on from."""
+    """Probe or read the reader of that name.
+
+    ``restore``: the position to go on from; ``ahead``: later ones, whose events may be out already.
+    """
 
     reader: str
     verb: Verb
     now: Now
     restore: str | None = None
+    ahead: list[str] = field(default_factory=list)
 
 
 class Result(Struct, frozen=True):
@@ -71,6 +75,8 @@ def perform(reader: Reader, call: Call, *, fresh: bool = False) -> Result:
             reader.probe()
         if call.restore is not None and (resumable := as_resumable(reader)):
             resumable.restore(call.restore)
+        if call.ahead and (repeating := as_repeating(reader)):
+            repeating.expect(call.ahead)
         if call.verb == "probe":
             reader.probe()
             return Result(call.reader, "ok", counters=reader.counters)
@@ -92,6 +98,13 @@ def as_resumable(reader: Reader) -> Resumable | None:
     """The reader, where it keeps a position."""
     if hasattr(reader, "checkpoint") and hasattr(reader, "restore"):
         return reader  # type: ignore[return-value]  # just tested: it has both methods
+    return None
+
+
+def as_repeating(reader: Reader) -> Repeating | None:
+    """The reader, where it can make events anew as they were."""
+    if hasattr(reader, "expect") and as_resumable(reader):
+        return reader  # type: ignore[return-value]  # just tested: it has all three methods
     return None
 
 

@@ -17,6 +17,7 @@ from stethoscope.agents.kmsg import Kmsg
 from stethoscope.agents.line_time import line_time, load_zone, secs_since_boot_ns
 from stethoscope.agents.reader import Context, Counters, Now
 from stethoscope.agents.redact import redact
+from stethoscope.agents.spans import Span, Spans
 from stethoscope.agents.tail import FileTail, Position
 from stethoscope.agents.train_lines import clean
 from stethoscope.schemas.agent_config import KernelLog
@@ -48,6 +49,7 @@ class Cursor(Struct, omit_defaults=True):
     boot_unix_ns: int | None = None
     journal: str | None = None
     files: list[Position] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
     streams: list[Stream] = field(default_factory=list)
 
 
@@ -73,14 +75,12 @@ class KmsgSource:
 
     def read(self, now: Now, cursor: Cursor) -> Iterator[Line]:
         """Records not yet seen; the very first read leaves out what is older than the history."""
-        boot_unix_ns = now.unix_ns - now.monotonic_ns
-        if cursor.boot_unix_ns is None or abs(boot_unix_ns - cursor.boot_unix_ns) > _STEP_NS:
-            cursor.boot_unix_ns = boot_unix_ns
+        boot_unix_ns = _boot_unix_ns(now, cursor)
         first = cursor.next_seq == 0
         self._kmsg.next_seq = cursor.next_seq
         for record in self._kmsg.read():
             cursor.next_seq = record.seq + 1
-            unix_ns = cursor.boot_unix_ns + record.usec * 1000
+            unix_ns = boot_unix_ns + record.usec * 1000
             if first and now.unix_ns - unix_ns > self._history_ns:
                 self._counters.skip("old")
                 continue
@@ -119,38 +119,52 @@ class FileSource:
         self._tail = FileTail(path)
         self._zone = zone
         self._counters = counters
+        self._spans = Spans()
         self._opened = False
 
     def read(self, now: Now, cursor: Cursor) -> Iterator[Line]:
         """New lines of the kernel, by the file's text."""
         if not self._opened:
             self._tail.open_at(cursor.files)
+            self._spans.expect(cursor.spans)
             self._opened = True
+        self._spans.begin()
+        boot_unix_ns = _boot_unix_ns(now, cursor)
         for tailed in self._tail.read(now.monotonic_ns, MAX_FILE_BYTES):
             if tailed.cut:
                 self._counters.skip("too_long", tailed.cut)
-            for raw in tailed.lines:
-                text = clean(raw.body)
-                message = message_of(text)
-                if message is None:
-                    self._counters.skip("no_rule")
-                    continue
-                unix_ns = self._time_of(text, now, tailed.modified_unix_ns)
-                yield Line(f"kernel:{tailed.stream}", raw.offset, unix_ns, message)
+            for span, lines in self._spans.split(tailed, now.unix_ns, None):
+                for raw in lines:
+                    text = clean(raw.body)
+                    message = message_of(text)
+                    if message is None:
+                        self._counters.skip("no_rule")
+                        continue
+                    unix_ns = self._time_of(text, span, boot_unix_ns)
+                    yield Line(f"kernel:{tailed.stream}", raw.offset, unix_ns, message)
         cursor.files = self._tail.positions()
+        cursor.spans = self._spans.used
 
     def close(self) -> None:
         """Let go of the file."""
         self._tail.close()
 
-    def _time_of(self, text: str, now: Now, modified_unix_ns: int) -> int:
-        written_ns = min(now.unix_ns, modified_unix_ns)
-        if stamp := line_time(text, now.unix_ns, self._zone):
+    def _time_of(self, text: str, span: Span, boot_unix_ns: int) -> int:
+        if stamp := line_time(text, span.now_unix_ns, self._zone):
             return stamp.unix_ns
         since_boot_ns = secs_since_boot_ns(text)
-        if since_boot_ns is not None and since_boot_ns <= now.monotonic_ns:
-            return now.unix_ns - now.monotonic_ns + since_boot_ns
-        return written_ns
+        if since_boot_ns is not None and boot_unix_ns + since_boot_ns <= span.now_unix_ns:
+            return boot_unix_ns + since_boot_ns
+        return min(span.now_unix_ns, span.modified_unix_ns)
+
+
+def _boot_unix_ns(now: Now, cursor: Cursor) -> int:
+    """When the machine started; the same from read to read, unless the wall clock was set."""
+    boot_unix_ns = now.unix_ns - now.monotonic_ns
+    known_ns = cursor.boot_unix_ns
+    if known_ns is None or abs(boot_unix_ns - known_ns) > _STEP_NS:
+        cursor.boot_unix_ns = known_ns = boot_unix_ns
+    return known_ns
 
 
 class KernelLogReader:
@@ -223,6 +237,17 @@ class KernelLogReader:
         self._restored = cursor.streams
         self._is_first = False
         self._cursor = cursor
+
+    def expect(self, checkpoints: list[str]) -> None:
+        """Lines read up to there, if they come again, keep the times that they had."""
+        for text in checkpoints:
+            try:
+                ahead = msgspec.json.decode(text, type=Cursor)
+            except msgspec.DecodeError:
+                self.counters.error("checkpoint")
+                continue
+            self._cursor.boot_unix_ns = ahead.boot_unix_ns or self._cursor.boot_unix_ns
+            self._cursor.spans += ahead.spans
 
     def close(self) -> None:
         """Let go of the source."""

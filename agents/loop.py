@@ -105,7 +105,7 @@ class Loop:
             task.not_before_ns = now.monotonic_ns + round(HOLD_BACK_SECS * _NS)
             return
         task.begin(now.monotonic_ns, self._period_secs(task, now))
-        call = Call(task.name, task.verb, now, task.position)
+        call = Call(task.name, task.verb, now, task.position, task.ahead)
         self._runner_of[task.name].submit(call, task.deadline_secs)
 
     def _take_results(self, now: Now) -> None:

@@ -54,7 +54,7 @@ class Process:
     def without_known(self, call: Call) -> Call:
         """The call; its position only where the reader is new to this process."""
         if call.verb == "probe" or call.reader in self._known:
-            return replace(call, restore=None)
+            return replace(call, restore=None, ahead=[])
         self._known.add(call.reader)
         return call
 

@@ -90,10 +90,15 @@ class EventProducer:
     def send_clock(self, time_unix_ns: int, cluster: str = "default") -> None:
         """Say that time has come this far: in every telemetry partition, and in the jobs topic.
 
+        For recordings: it counts as heard then, so that a replay of the topics merges it there.
+
         Raises:
             ServiceError: as ``send``.
         """
-        body = encode_message([ClockEvent(time_unix_ns=time_unix_ns, cluster=cluster)])
+        clock = ClockEvent(
+            time_unix_ns=time_unix_ns, received_unix_ns=time_unix_ns, cluster=cluster
+        )
+        body = encode_message([clock])
         self._send(JOBS, body, cluster.encode(), None)
         for partition in self._partitions(TELEMETRY):
             self._send(TELEMETRY, body, None, partition)
@@ -160,7 +165,7 @@ class EventProducer:
             raise self._failed(msg, error) from error
 
     def _failed(self, what: str, error: KafkaError) -> ServiceError:
-        first_line = f"{type(error).__name__}: {error}".splitlines()[0]
+        first_line = (str(error) or type(error).__name__).splitlines()[0]  # it names its class
         kind = EventRefused if isinstance(error, _REFUSALS) else ServiceError
         return kind(f"Kafka at {self._where} {what}: {first_line}")
 

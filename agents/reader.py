@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from stethoscope.agents.clock import Now
 from stethoscope.schemas.events import Event
 
-__all__ = ["Context", "Counters", "Now", "Reader", "Resumable"]
+__all__ = ["Context", "Counters", "Now", "Reader", "Repeating", "Resumable"]
 
 
 class Context(Struct, frozen=True):
@@ -97,4 +97,12 @@ class Resumable(Reader, Protocol):
 
     def restore(self, state: str) -> None:
         """Go on from there; text that cannot be read are counted and ignored."""
+        ...
+
+
+class Repeating(Resumable, Protocol):
+    """A resumable reader whose events depend on more than what it reads, such as the time."""
+
+    def expect(self, checkpoints: list[str]) -> None:
+        """Events up to these may be out already: after ``restore``, make the same ones again."""
         ...

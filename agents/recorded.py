@@ -120,7 +120,7 @@ class _Player:
             self._send()
             self._producer.flush(_FLUSH_SECS)
         self._pace.wait_for(second * NS)
-        self._producer.send([ClockEvent(time_unix_ns=second * NS)])
+        self._producer.send([ClockEvent(time_unix_ns=second * NS, received_unix_ns=second * NS)])
         self._second = second
 
     def _send(self) -> None:

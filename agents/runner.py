@@ -111,7 +111,7 @@ class ThreadRunner:
             if fresh:
                 self._new.discard(call.reader)
             else:
-                call = replace(call, restore=None)
+                call = replace(call, restore=None, ahead=[])
             self._results.append(perform(self._readers[call.reader], call))
             os.write(self._waker, b"x")
 

@@ -2,7 +2,7 @@
 
 import random
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stethoscope.agents.calls import ReaderState, Verb
 from stethoscope.agents.reader import Counters
@@ -16,7 +16,7 @@ class Task(Struct):
     ``base_ns`` is the scheduled time of its last read, to which its period is added;
     ``not_before_ns`` holds it back after failures. ``state`` is ``None`` until its first probe.
     ``position`` is where its source was read to, handed to a reader that is new or was lost with
-    its process.
+    its process; ``ahead`` are later ones, whose events this agent's former life may have sent.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Task(Struct):
     detail: str = ""
     failures: int = 0
     position: str | None = None
+    ahead: list[str] = field(default_factory=list)
     counters: Counters | None = None
     started_ns: int = 0
     reads_total: int = 0

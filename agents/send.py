@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 BATCH_BYTES = 1 << 20
 SAVE_SECS = 1.0
+MAX_AHEAD = 64  # positions of a reader beyond its saved one
 _NS = 1_000_000_000
 Delivery: TypeAlias = Literal["delivered", "refused", "away"]
 
@@ -59,10 +60,12 @@ class Sender:
         clock: Clock,
         config: Sending,
         seed: str = "",
+        boot_id: str = "",
         spawn: Callable[[Callable[[], None]], None] = in_a_thread,
     ) -> None:
         """``connect`` makes a producer or raises ``ServiceError``; ``seed`` spreads retries.
 
+        ``boot_id`` is that of the events, beyond whose boot positions ahead mean nothing.
         ``spawn`` runs a function that may block; in a thread, or at once in tests.
         """
         self._spawn = spawn
@@ -77,6 +80,8 @@ class Sender:
         self._producer: Producer | None = None
         self._cursors = state.load_cursors()
         self._saved_cursors = dict(self._cursors)
+        self._boot_id = boot_id
+        self._ahead = state.load_ahead(boot_id)
         self._retries = 0
         self._retry_at_ns = 0
         self._part = config.batch_events
@@ -158,6 +163,7 @@ class Sender:
 
     def _forward(self, batches: list[Batch]) -> None:
         """Send at once, or queue behind what the spool holds."""
+        self._announce(batches)
         events = [event for batch in batches for event in batch.events]
         if self._producer is not None and not self._spool.pending:
             delivered = self._deliver(self._producer, events) == "delivered"
@@ -166,6 +172,20 @@ class Sender:
             safe = self._to_spool(events)
         if safe:
             self._cursors.update({b.reader: b.checkpoint for b in batches if b.checkpoint})
+
+    def _announce(self, batches: list[Batch]) -> None:
+        """Write which reads are about to go out: if we die, they are read again as they were."""
+        for batch in batches:
+            if batch.checkpoint is not None:
+                positions = [*self._ahead.get(batch.reader, []), batch.checkpoint]
+                self._ahead[batch.reader] = positions[-MAX_AHEAD:]
+        if not any(batch.checkpoint is not None and batch.events for batch in batches):
+            return
+        try:
+            self._state.save_ahead(self._boot_id, self._ahead)
+        except OSError as error:
+            self.stats.state_errors_total += 1
+            log.warning("positions ahead not saved: %s", error)
 
     def _deliver(self, producer: Producer, events: list[Event]) -> Delivery:
         if not events:
@@ -244,9 +264,17 @@ class Sender:
             if self._cursors != self._saved_cursors:
                 self._state.save_cursors(self._cursors)
                 self._saved_cursors = dict(self._cursors)
+                self._forget_ahead()
         except OSError as error:
             self.stats.state_errors_total += 1
             log.warning("positions not saved: %s", error)
+
+    def _forget_ahead(self) -> None:
+        """Positions up to the saved one are no longer ahead."""
+        for reader, position in self._saved_cursors.items():
+            positions = self._ahead.get(reader, [])
+            if position in positions:
+                self._ahead[reader] = positions[positions.index(position) + 1 :]
 
     def _back_off(self, error: Exception) -> None:
         """Try again after a while that doubles, spread so that nodes do not come all at once."""

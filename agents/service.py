@@ -66,11 +66,16 @@ class Service:
             self._state,
             self._clock,
             self._config.sending,
-            self._context.node,
+            seed=self._context.node,
+            boot_id=self._context.boot_id,
         )
-        positions = self._state.load_cursors()
         self._loop, self._pool = build_loop(
-            self._context, self._config, self._clock, self._outbox, positions
+            self._context,
+            self._config,
+            self._clock,
+            self._outbox,
+            self._state.load_cursors(),
+            self._state.load_ahead(self._context.boot_id),
         )
         self._control = ControlListener(self._config.kafka, self._context.node)
         self._stopping = threading.Event()

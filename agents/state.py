@@ -2,6 +2,7 @@
 
 ``cursors.json`` holds, for each reader that reads on from a position, where its source was read
 to. A position is written only once the events before it are acked by Kafka or lie in the spool.
+``ahead.json`` holds the later positions whose events may be out already.
 """
 
 import fcntl
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from stethoscope.schemas.errors import UsageError
 
@@ -62,6 +64,13 @@ def default_state_dir(environ: dict[str, str]) -> Path:
     return Path(home) / "stethoscope"
 
 
+class _Ahead(Struct, frozen=True):
+    """Readers' positions beyond the written ones, oldest first; worth nothing in another boot."""
+
+    boot_id: str
+    positions: dict[str, list[str]]
+
+
 class StateDir:
     """A directory that one agent at a time uses."""
 
@@ -96,6 +105,20 @@ class StateDir:
             OSError: the disk refused; the old positions stand.
         """
         write_atomically(self.path / "cursors.json", msgspec.json.encode(cursors))
+
+    def load_ahead(self, boot_id: str) -> dict[str, list[str]]:
+        """Reader name → positions beyond the written one, whose events may be out already."""
+        ahead = read_json(self.path / "ahead.json", _Ahead)
+        return ahead.positions if ahead is not None and ahead.boot_id == boot_id else {}
+
+    def save_ahead(self, boot_id: str, positions: dict[str, list[str]]) -> None:
+        """Replace those. Outlives this process, not the machine: another boot has other ids.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        body = msgspec.json.encode(_Ahead(boot_id, positions))
+        write_atomically(self.path / "ahead.json", body, durable=False)
 
     def close(self) -> None:
         """Let go of the lock."""

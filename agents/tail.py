@@ -35,6 +35,11 @@ class Position(Struct, frozen=True, omit_defaults=True):
     mark_hex: str = ""
     skipping: bool = False
 
+    @property
+    def stream(self) -> str:
+        """Names the file, so that an offset in it names a line."""
+        return f"{self.path}:{self.inode}.{self.generation}"
+
 
 class RawLine(NamedTuple):
     """One line: its first byte's offset, and its bytes without the line end."""
@@ -88,9 +93,7 @@ class OpenFile:
         status = os.fstat(self._handle)
         if status.st_size != self._size:
             self._size, self._grown_monotonic_ns = status.st_size, monotonic_ns
-        at = self.at
-        stream = f"{at.path}:{at.inode}.{at.generation}"
-        tailed = Tailed(stream=stream, modified_unix_ns=status.st_mtime_ns)
+        tailed = Tailed(stream=self.at.stream, modified_unix_ns=status.st_mtime_ns)
         while max_bytes > 0:
             chunk = os.pread(self._handle, CHUNK_BYTES, self.at.offset)
             used = self._cut_lines(chunk, tailed)

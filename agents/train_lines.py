@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stethoscope.agents.reader import Counters
 from stethoscope.agents.train_rules import URGENT, Rule, rule_of
@@ -110,8 +110,8 @@ class Limit:
 class NcclRanks:
     """Which rank writes as ``host:pid`` in NCCL's lines; the largest communicator's rank counts."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[int, int]] = {}  # process: (size, rank)
+    def __init__(self, known: dict[str, tuple[int, int]]) -> None:
+        self._known = known  # process: (size, rank)
 
     def of(self, line: str) -> int | None:
         """The rank of an NCCL line's process, once it has said it."""
@@ -126,6 +126,22 @@ class NcclRanks:
         return rank if size else None
 
 
+class FilterState(Struct):
+    """What a log's lines so far say of those to come.
+
+    ``blocks``: lines of the traceback under way, by prefix; ``ranks``: NCCL's (size, rank) by
+    process.
+    """
+
+    blocks: dict[str, int] = field(default_factory=dict)
+    ranks: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Entries in all."""
+        return len(self.blocks) + len(self.ranks)
+
+
 class LineFilter:
     """Decides for each line of one log whether it goes out.
 
@@ -133,12 +149,19 @@ class LineFilter:
     State: one number a prefix and one pair a process, at most ``MAX_PROCESSES`` of each.
     """
 
-    def __init__(self, rules: Sequence[Rule], limit: Limit, counters: Counters) -> None:
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        limit: Limit,
+        counters: Counters,
+        state: FilterState | None = None,
+    ) -> None:
+        self.state = state or FilterState()
         self._rules = rules
         self._limit = limit
         self._counters = counters
-        self._blocks: dict[str, int] = {}
-        self._nccl_ranks = NcclRanks()
+        self._blocks = self.state.blocks
+        self._nccl_ranks = NcclRanks(self.state.ranks)
 
     def take(self, text: str, monotonic_ns: int) -> Kept | None:
         """The line as it goes out, or ``None``: no rule reads it, or there were too many."""

@@ -11,10 +11,11 @@ from stethoscope.agents.journal import Entry, Journal
 from stethoscope.agents.line_time import load_zone
 from stethoscope.agents.reader import Context, Counters, Now
 from stethoscope.agents.redact import redact
+from stethoscope.agents.spans import Span, Spans
 from stethoscope.agents.stdin import Stdin
 from stethoscope.agents.tail import Position, Tailed
 from stethoscope.agents.train_files import FileSet
-from stethoscope.agents.train_lines import Kept, Limit, LineFilter, clean, unwrapped
+from stethoscope.agents.train_lines import FilterState, Kept, Limit, LineFilter, clean, unwrapped
 from stethoscope.agents.train_rules import RULES, compile_pattern, user_rules
 from stethoscope.agents.train_time import times_of
 from stethoscope.schemas.agent_config import TrainLog
@@ -22,6 +23,7 @@ from stethoscope.schemas.errors import ReaderUnsupported, ServiceError
 from stethoscope.schemas.events import Event, LogEvent
 
 MAX_STREAMS = 4096
+MAX_STATE_ENTRIES = 4096  # of all filters together, in a checkpoint
 # Text that one read sends at most; files not come to by then wait for the next.
 MAX_SENT_CHARS = 16 * 1024 * 1024
 
@@ -31,6 +33,8 @@ class _Cursor(Struct):
 
     files: list[Position] = field(default_factory=list)
     journal: str | None = None
+    spans: list[Span] = field(default_factory=list)
+    filters: dict[str, FilterState] = field(default_factory=dict)
 
 
 class Origin(Struct, frozen=True):
@@ -82,6 +86,8 @@ class TrainLogReader:
         self._journal = Journal(units) if units else None
         self._stdin: Stdin | None = None
         self._filters: dict[str, LineFilter] = {}
+        self._restored: dict[str, FilterState] = {}
+        self._spans = Spans()
         self._last_read_unix_ns: int | None = None
         self._scanned_monotonic_ns: int | None = None
         self._names_files_only = (
@@ -110,6 +116,7 @@ class TrainLogReader:
         if not self._files.is_following() and self._names_files_only:
             message = f"nothing to read at {', '.join(self._section.globs)}"
             raise ServiceError(message)
+        self._spans.begin()
         events: list[Event] = []
         sent_chars = 0
         for path, tailed in self._files.read(now.monotonic_ns):
@@ -128,9 +135,14 @@ class TrainLogReader:
         return events
 
     def checkpoint(self) -> str:
-        """Positions of all files and of the journal."""
-        cursor = self._journal.cursor if self._journal is not None else None
-        return msgspec.json.encode(_Cursor(self._files.positions(), cursor)).decode()
+        """Positions of all files and of the journal, and what the lines after them depend on."""
+        cursor = _Cursor(
+            files=self._files.positions(),
+            journal=self._journal.cursor if self._journal is not None else None,
+            spans=self._spans.used,
+            filters=self._filter_states(),
+        )
+        return msgspec.json.encode(cursor).decode()
 
     def restore(self, state: str) -> None:
         """Go on from there."""
@@ -140,8 +152,17 @@ class TrainLogReader:
             self.counters.error("checkpoint")
             return
         self._files.restore(cursor.files)
+        self._restored = cursor.filters
         if self._journal is not None:
             self._journal.cursor = cursor.journal
+
+    def expect(self, checkpoints: list[str]) -> None:
+        """Lines read up to there, if they come again, keep the times that they had."""
+        for text in checkpoints:
+            try:
+                self._spans.expect(msgspec.json.decode(text, type=_Cursor).spans)
+            except msgspec.DecodeError:
+                self.counters.error("checkpoint")
 
     def close(self) -> None:
         """Let go of all files."""
@@ -158,18 +179,19 @@ class TrainLogReader:
             self.counters.skip("too_long", tailed.cut)
         origin = origin_of(path, self._patterns)
         last_ns = self._last_read_unix_ns if tailed.stream in self._filters else None
-        texts = [clean(raw.body) for raw in tailed.lines]
-        times = times_of(
-            texts,
-            self._zone,
-            now_unix_ns=now.unix_ns,
-            modified_unix_ns=tailed.modified_unix_ns,
-            last_read_unix_ns=last_ns,
-        )
         chosen = self._filter(tailed.stream)
-        for raw, text, unix_ns in zip(tailed.lines, texts, times, strict=True):
-            if (kept := chosen.take(unwrapped(text), now.monotonic_ns)) is not None:
-                yield self._event(kept, origin, path, tailed.stream, raw.offset, unix_ns)
+        for span, lines in self._spans.split(tailed, now.unix_ns, last_ns):
+            texts = [clean(raw.body) for raw in lines]
+            times = times_of(
+                texts,
+                self._zone,
+                now_unix_ns=span.now_unix_ns,
+                modified_unix_ns=span.modified_unix_ns,
+                last_read_unix_ns=span.last_read_unix_ns,
+            )
+            for raw, text, unix_ns in zip(lines, texts, times, strict=True):
+                if (kept := chosen.take(unwrapped(text), now.monotonic_ns)) is not None:
+                    yield self._event(kept, origin, path, tailed.stream, raw.offset, unix_ns)
 
     def _journal_events(self, entries: list[Entry], now: Now) -> Iterator[LogEvent]:
         for entry in entries:
@@ -204,7 +226,20 @@ class TrainLogReader:
     def _filter(self, stream: str) -> LineFilter:
         if stream not in self._filters:
             limit = Limit(self._section.max_lines_per_sec, self._section.burst_lines)
-            self._filters[stream] = LineFilter(self._rules, limit, self.counters)
+            state = self._restored.pop(stream, None)
+            self._filters[stream] = LineFilter(self._rules, limit, self.counters, state)
             if len(self._filters) > MAX_STREAMS:
                 del self._filters[next(iter(self._filters))]
         return self._filters[stream]
+
+    def _filter_states(self) -> dict[str, FilterState]:
+        """The states of filters that have one, of files that may go on."""
+        followed = {at.stream for at in self._files.positions()}
+        states = self._restored | {name: chosen.state for name, chosen in self._filters.items()}
+        left = MAX_STATE_ENTRIES
+        kept: dict[str, FilterState] = {}
+        for stream, state in states.items():
+            if stream in followed and 0 < state.size <= left:
+                kept[stream] = state
+                left -= state.size
+        return kept

@@ -58,9 +58,11 @@ def test_a_loop_has_a_task_for_each_reader_at_its_position() -> None:
         topology=Topology(enabled=True, timeout_secs=60.0),
     )
     positions = {"kernel_log": "7", "slurm": "of a reader that is off"}
-    loop, pool = build_loop(Context(node="n"), config, FakeClock(), Outbox(100), positions)
+    ahead = {"kernel_log": ["8"]}
+    loop, pool = build_loop(Context(node="n"), config, FakeClock(), Outbox(100), positions, ahead)
     assert set(loop.tasks) == {"gpu_nvml", "ib_sysfs", "kernel_log", "topology"}
     assert loop.tasks["kernel_log"].position == "7"
+    assert loop.tasks["kernel_log"].ahead == ["8"]
     assert loop.tasks["kernel_log"].own_period_secs == 2.0
     assert loop.tasks["topology"].deadline_secs == config.loop.deadline_secs + 180
     assert pool.pids() == []

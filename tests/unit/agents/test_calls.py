@@ -66,6 +66,19 @@ def test_a_fresh_reader_is_probed_then_restored_then_read() -> None:
     assert result.counters == Counters(invalid_samples_total=4)
 
 
+def test_a_reader_that_repeats_is_told_what_may_be_out() -> None:
+    class Repeating(Resumable):
+        def expect(self, checkpoints: list[str]) -> None:
+            self.said.append(f"expect {checkpoints}")
+
+    reader = Repeating()
+    perform(reader, Call("host", "read", NOW, "7", ["8", "9"]), fresh=True)
+    assert reader.said == ["probe", "restore 7", "expect ['8', '9']", "read"]
+    simple = Resumable()
+    perform(simple, Call("host", "read", NOW, None, ["8"]), fresh=True)
+    assert simple.said == ["probe", "read"]
+
+
 @pytest.mark.parametrize(
     ("problem", "state", "detail"),
     [

@@ -145,6 +145,41 @@ def test_reading_again_gives_the_very_same_events(device: Device) -> None:
     again.close()
 
 
+def test_the_first_lines_read_again_after_a_crash_are_the_same(device: Device) -> None:
+    device.write(XID, 5)
+    once, again = reader(device=str(device.path)), reader(device=str(device.path))
+    first = once.read(clock_at(6).now())
+    slewed = clock_at(7)
+    slewed.step_wall(0.2)
+    again.expect([once.checkpoint(), "no json"])
+    assert again.read(slewed.now()) == first
+    assert len(first) == 1
+    assert again.counters.collector_errors == {"checkpoint": 1}
+    once.close()
+    again.close()
+
+
+@pytest.mark.parametrize("line", [f"[   12.500000] {XID}", f"{XID}"])
+def test_lines_of_a_file_without_a_date_are_the_same_when_read_again(
+    tmp_path: Path, line: str
+) -> None:
+    path = tmp_path / "dmesg.txt"
+    path.write_text(f"{line}\n")
+    os.utime(path, ns=(0, BOOT_NS + 50 * NS))
+    once, again = reader(file=str(path)), reader(file=str(path))
+    (first,) = logs(once.read(clock_at(60).now()))
+    assert first.time_unix_ns - BOOT_NS == (NS * 25 // 2 if line[0] == "[" else 50 * NS)
+    with path.open("a") as file:
+        file.write(f"{line.replace('79', '31')}\n")
+    os.utime(path, ns=(0, BOOT_NS + 70 * NS))
+    again.expect([once.checkpoint()])
+    slewed = clock_at(80)
+    slewed.step_wall(0.2)
+    assert logs(again.read(slewed.now()))[0] == first
+    once.close()
+    again.close()
+
+
 def test_another_boot_begins_anew(device: Device) -> None:
     device.write(XID, 5)
     old = reader(device=str(device.path))

@@ -62,6 +62,13 @@ def test_each_second_is_in_kafka_before_the_clock_says_the_next_has_come() -> No
     ]
 
 
+def test_clocks_count_as_heard_at_their_own_time() -> None:
+    producer = FakeProducer()
+    play([_beat(10.1), _beat(12.0)], producer, speed=0)
+    heard = dict(zip(producer.said, producer.received, strict=False))
+    assert heard[("clock", 10)] == 10 * NS
+
+
 def test_a_job_is_in_kafka_before_what_follows_it() -> None:
     producer = FakeProducer()
     play([_beat(10.1), _job(10.2), _beat(10.3)], producer, speed=0)

@@ -7,10 +7,12 @@ from msgspec.structs import replace
 
 from stethoscope.agents.clock import FakeClock
 from stethoscope.agents.outbox import Batch, Outbox
+from stethoscope.agents.reader import Context
 from stethoscope.agents.send import Sender
 from stethoscope.agents.spool import Spool
 from stethoscope.agents.state import StateDir
-from stethoscope.schemas.agent_config import Sending
+from stethoscope.agents.train_log import TrainLogReader
+from stethoscope.schemas.agent_config import Sending, TrainLog
 from stethoscope.schemas.errors import EventRefused, ServiceError
 from stethoscope.schemas.events import Event, GpuEvent, LogEvent, event_id
 
@@ -193,6 +195,69 @@ def test_kill_9_anywhere_loses_no_line_and_rereads_from_the_cursor(
     rig.step(30)
     assert sorted(set(rig.kafka.seqs())) == list(range(1, position + 1))
     assert len({event_id(event) for event in rig.kafka.log}) == position
+
+
+def test_positions_go_ahead_of_events_and_are_forgotten_once_saved(rig: Rig) -> None:
+    rig.kafka.loses_answers = True  # the event is out, the agent dies before it knows
+    rig.offer(line(1), checkpoint="1")
+    rig.sender.step()
+    assert rig.kafka.seqs() == [1]
+    assert rig.state.load_ahead("boot-a") == {}
+    rig.crash()
+    rig.kafka.loses_answers = False
+    assert rig.state.load_ahead("") == {"kernel_log": ["1"]}
+    rig.offer(line(2), checkpoint="2")
+    rig.step(2)  # sends, then saves
+    rig.offer(line(3), checkpoint="3")
+    rig.step()
+    assert rig.state.load_ahead("") == {"kernel_log": ["3"]}
+
+
+def test_a_disk_that_refuses_positions_ahead_stops_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rig.state, "save_ahead", refuse)
+    rig.offer(line(1), checkpoint="1")
+    rig.step()
+    assert rig.kafka.seqs() == [1]
+    assert rig.sender.stats.state_errors_total == 1
+
+
+@pytest.mark.parametrize("crash_after", range(2, 20, 3))
+def test_kill_9_anywhere_sends_no_line_with_two_bodies(tmp_path: Path, crash_after: int) -> None:
+    """A real log reader, whose lines have no stamp: what is read again must be as it was."""
+    rig = Rig(tmp_path / "state")
+    log = tmp_path / "job.log"
+    section = TrainLog(globs=[str(log)], timezone="UTC")
+    context = Context("c", "node01", "")
+
+    def start() -> TrainLogReader:
+        reader = TrainLogReader(context, section)
+        if state := rig.state.load_cursors().get("train_log"):
+            reader.restore(state)
+        reader.expect(rig.state.load_ahead("").get("train_log", []))
+        return reader
+
+    reader = start()
+    for tick in range(20):
+        if tick == crash_after:
+            rig.crash()
+            reader = start()
+        with log.open("a") as file:
+            file.write(f"step {tick} loss 2.5\nstep {tick} loss 2.6\n")
+        rig.kafka.loses_answers = tick in {1, 4, 7}
+        rig.outbox.offer(Batch("train_log", reader.read(rig.clock.now()), reader.checkpoint()))
+        rig.sender.step()
+        rig.clock.advance(0.3)
+    rig.step(20)
+    bodies: dict[str, Event] = {}
+    for event in rig.kafka.log:
+        assert bodies.setdefault(event_id(event), event) == event
+    lines = [event.line for event in bodies.values() if isinstance(event, LogEvent)]
+    assert sorted(lines) == sorted(f"step {i} loss 2.{j}" for i in range(20) for j in (5, 6))
 
 
 def test_an_event_that_is_never_taken_does_not_stop_the_rest(rig: Rig) -> None:

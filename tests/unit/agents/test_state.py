@@ -17,6 +17,14 @@ def test_cursors_survive_and_replace_each_other(tmp_path: Path) -> None:
     assert StateDir(tmp_path / "state").load_cursors() == {"kernel_log": "2"}
 
 
+def test_positions_ahead_count_in_their_boot_alone(tmp_path: Path) -> None:
+    state = StateDir(tmp_path)
+    assert state.load_ahead("boot-a") == {}
+    state.save_ahead("boot-a", {"train_log": ["1", "2"]})
+    assert state.load_ahead("boot-a") == {"train_log": ["1", "2"]}
+    assert state.load_ahead("boot-b") == {}
+
+
 def test_a_damaged_cursor_file_counts_as_absent(tmp_path: Path) -> None:
     state = StateDir(tmp_path)
     (tmp_path / "cursors.json").write_bytes(b'{"kernel_log": "2')

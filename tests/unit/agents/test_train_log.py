@@ -1,4 +1,5 @@
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,21 @@ class Agent:
     """A reader with a clock of its own."""
 
     def __init__(self, *globs: str, state: str | None = None, **settings: object) -> None:
+        self.globs = globs
         settings = {"history_secs": 1e12} | settings
         section = TrainLog(globs=list(globs), timezone="UTC", **settings)  # type: ignore[arg-type]  # by name
         self.reader = TrainLogReader(Context("c", "node01", "boot-a"), section)
         self.clock = FakeClock(unix_ns=4_000_000_000 * NS)  # later than any file here
         if state is not None:
             self.reader.restore(state)
+
+    def after_a_crash(self, state: str, ahead: list[str]) -> "Agent":
+        """A new life: it knows the saved state, and the positions that may be out already."""
+        new = Agent(*self.globs)
+        new.clock.advance(3600)
+        new.reader.restore(state)
+        new.reader.expect(ahead)
+        return new
 
     def read(self, secs: float = 10) -> list[LogEvent]:
         self.clock.advance(secs)
@@ -96,6 +106,59 @@ def test_a_restart_neither_loses_nor_doubles(tmp_path: Path) -> None:
     assert [event.line for event in seen] == [STEP.format(i) for i in (1, 2, 3, 4)]
     assert len({event_id(event) for event in seen}) == 4
     assert Agent(str(log), state=second.reader.checkpoint()).lines() == []
+
+
+def test_lines_read_again_after_a_crash_give_the_same_events(tmp_path: Path) -> None:
+    log = tmp_path / "job-7.log"
+    nccl = "node01:673:701 [0] NCCL INFO comm 0x1 rank 4 nranks 8 cudaDev 0 - Init COMPLETE"
+    append(log, STEP.format(0), nccl, "Traceback (most recent call last):")
+    first = Agent(str(log))
+    first.read()
+    saved = first.reader.checkpoint()
+    sent: list[LogEvent] = []
+    ahead: list[str] = []
+    for i in (1, 3):
+        stamp = datetime.fromtimestamp(first.clock.now().unix_ns // NS + 8, UTC)
+        append(log, f"[{stamp:%Y-%m-%d %H:%M:%S}] {STEP.format(i)}", STEP.format(i + 1))
+        append(log, "node01:673:673 [0] NCCL INFO Using network IB")
+        os.utime(log, ns=(0, first.clock.now().unix_ns + 9 * NS))
+        sent += first.read()
+        ahead.append(first.reader.checkpoint())
+    append(log, STEP.format(5))
+    os.utime(log, ns=(0, first.clock.now().unix_ns + 99 * NS))
+    second = first.after_a_crash(saved, ahead)
+    again = second.read()
+    assert [event.line for event in again[len(sent) :]] == [STEP.format(5)]
+    assert again[: len(sent)] == sent
+    assert [event.rank for event in sent if event.source == "nccl"] == [4, 4]
+    # Nor does a second crash change anything.
+    third = first.after_a_crash(saved, [second.reader.checkpoint()])
+    assert third.read() == again
+
+
+def test_the_very_first_lines_read_again_are_the_same_too(tmp_path: Path) -> None:
+    log = tmp_path / "job-7.log"
+    append(log, STEP.format(1), STEP.format(2))
+    first = Agent(str(log))
+    sent = first.read()
+    append(log, STEP.format(3))
+    os.utime(log, ns=(0, 5 * NS))
+    second = Agent(str(log))
+    second.reader.expect([first.reader.checkpoint(), "no json"])
+    again = second.read()
+    assert again[:2] == sent
+    assert again[2].time_unix_ns == 5 * NS
+    assert second.reader.counters.collector_errors == {"checkpoint": 1}
+
+
+def test_a_traceback_goes_on_after_a_restart(tmp_path: Path) -> None:
+    log = tmp_path / "job-7.log"
+    append(log, "Traceback (most recent call last):", '  File "a.py"')
+    first = Agent(str(log))
+    first.read()
+    append(log, "    loss = model(batch)", "my.odd.Name: text")
+    second = Agent(str(log), state=first.reader.checkpoint())
+    assert second.lines() == ["    loss = model(batch)", "my.odd.Name: text"]
 
 
 def test_a_bad_checkpoint_is_counted_and_ignored(tmp_path: Path) -> None:
