@@ -91,7 +91,7 @@ class NodeReader:
         if sample is None:
             return []
         for detector in self._detectors.blindness:
-            detector.run("scrape", node.node, sample[2])
+            detector.run("scrape", node.node, event.time_unix_ns, sample[2])
         return [sample]
 
     def _ports(self, event: IbEvent, node: NodeContext, second: Second) -> None:

@@ -184,7 +184,7 @@ class Blindness:
             values[:, : 2 if second in BAD_SECS else 10] = 1.0
         before = values.copy()
         self.node.heard_ns = at(second)
-        found = detector.run("scrape", "node01", values)
+        found = detector.run("scrape", "node01", at(second), values)
         np.testing.assert_array_equal(values, before)
         return found + detector.run("update", self.node, at(second), at(second))
 

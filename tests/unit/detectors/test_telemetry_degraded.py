@@ -30,7 +30,7 @@ class Node:
                 self.scraped = self.second
                 values = np.full((2, METRICS), np.nan)
                 values[:, :present] = 1.0
-                self.detector.scrape("node01", values)
+                self.detector.scrape("node01", at(self.second), values)
             found += self.detector.update(self.context, at(self.scraped), at(self.second))
         return found
 
@@ -44,7 +44,7 @@ def test_half_of_the_metrics_missing_for_a_minute_is_blindness() -> None:
         "node01",
         None,
     )
-    assert only.started_unix_ns == at(31)
+    assert only.started_unix_ns == at(30)
     assert only.observed_unix_ns == at(91)
     assert only.score == 1.0
     assert "6 of 10 metrics" in only.evidence
@@ -64,6 +64,15 @@ def test_a_few_fields_or_a_short_loss_are_none() -> None:
     for _ in range(5):
         assert node.run(50, 0) == []
         assert node.run(50, METRICS) == []
+
+
+def test_costly_fields_that_are_read_rarely_are_not_missing() -> None:
+    node = Node()
+    found = []
+    for _ in range(5):
+        found += node.run(1, METRICS)
+        found += node.run(299, 4)
+    assert found == []
 
 
 def test_what_a_gpu_never_gave_is_not_missing() -> None:
