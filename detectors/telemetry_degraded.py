@@ -53,11 +53,12 @@ class TelemetryDegraded:
     def scrape(self, node: str, time_ns: int, values: Floats) -> list[Finding]:
         """Note which metrics one node's scrape (``float64[gpus, metrics]``) gave."""
         now_secs = time_ns / NS
-        present = ~np.isnan(values).all(axis=0)
+        present = np.logical_not(np.isnan(values).all(axis=0))
         known = self.state.seen.get(node)
         if known is None:
-            nothing = np.full(len(present), np.nan)
-            known = self.state.seen[node] = Sightings(nothing, np.zeros(len(present)))
+            metrics = values.shape[1]
+            known = Sightings(np.full(metrics, np.nan), np.zeros(metrics))
+            self.state.seen[node] = known
         pause_secs = np.minimum(now_secs - known.last_secs, MAX_PAUSE_SECS)
         longer = present & (pause_secs > known.pause_secs)
         known.pause_secs = np.where(longer, pause_secs, known.pause_secs)
