@@ -12,7 +12,9 @@ RECORDED = "replay:"
 
 
 def agent(
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Agent's file.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The agent's configuration file (YAML).")
+    ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Read once, print events as JSON Lines, end.")
     ] = False,
@@ -25,7 +27,8 @@ def agent(
         float, typer.Option("--speed", min=0, help="Times as fast as recorded; 0: all at once.")
     ] = 1.0,
     brokers: Annotated[
-        str | None, typer.Option("--brokers", "-b", help="HOST:PORT[,HOST:PORT].")
+        str | None,
+        typer.Option("--brokers", "-b", help="HOST:PORT[,HOST:PORT] in place of the file's."),
     ] = None,
     node: Annotated[str | None, typer.Option("--node", help="This node's name.")] = None,
     state_dir: Annotated[

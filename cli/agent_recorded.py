@@ -4,6 +4,7 @@ from pathlib import Path
 
 import typer
 
+from stethoscope.cli.inputs import progress_bar
 from stethoscope.schemas.config import Kafka
 from stethoscope.schemas.errors import BadEvent
 
@@ -22,7 +23,7 @@ def run_recorded(source: str, speed: float, kafka: Kafka, reorder_secs: float) -
     from stethoscope.replay.files import find_files, read_events
 
     paths = [Path(source.removeprefix(PREFIX))]
-    find_files(paths)  # a wrong path is said before brokers are asked
+    files = find_files(paths)  # a wrong path is said before brokers are asked
     refused = 0
 
     def on_bad(error: BadEvent, where: str) -> None:
@@ -31,8 +32,11 @@ def run_recorded(source: str, speed: float, kafka: Kafka, reorder_secs: float) -
         typer.echo(f"{where}: {error}", err=True)
 
     producer = EventProducer(kafka)
+    size_bytes = sum(file.stat().st_size for file in files)
     try:
-        played = play(read_events(paths, on_bad), producer, speed, reorder_secs)
+        with progress_bar("Playing", size_bytes) as on_bytes:
+            events = read_events(paths, on_bad, on_bytes)
+            played = play(events, producer, speed, reorder_secs)
     finally:
         producer.close()
     typer.echo(f"sent {played.events} events, refused {refused} lines", err=True)

@@ -55,13 +55,38 @@ app.add_typer(explain_app)
 app.command()(doctor)
 
 
+# Typer carries a copy of click and names of its errors only this one; its base is any wrong usage.
+_WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]
+
+
 def main() -> None:
-    """Run the command. Exit code 0 ok, 1 the answer is no, 2 bad usage or configuration."""
+    """Run the command. Exit code 0 ok, 1 the answer is no, 2 bad usage or configuration.
+
+    130 is ctrl-C, as shells have it.
+    """
     try:
-        app()
+        code = app(standalone_mode=False)
+    except _WrongUsage as error:
+        typer.echo(_usage_line(error), err=True)
+        sys.exit(2)
     except UsageError as error:
         typer.echo(f"stethoscope: {error}", err=True)
         sys.exit(2)
     except StethoscopeError as error:
         typer.echo(f"stethoscope: {error}", err=True)
         sys.exit(1)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
+    if isinstance(code, int) and code:
+        sys.exit(code)
+
+
+def _usage_line(error: Exception) -> str:
+    """What was wrong with the words of a command, in one line; a whole help page stays one."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # a name of that copy, not of its interface
+        return str(error)
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "stethoscope"
+    said = " ".join(error.format_message().split()) if hasattr(error, "format_message") else ""
+    said = said.replace("Value error, ", "").rstrip(".?!")
+    return f"stethoscope: {said}; see {command} --help"

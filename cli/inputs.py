@@ -103,26 +103,47 @@ def replay_files(
     dead_letter: Path | None = None,
     findings: Path | None = None,
 ) -> "Outcome":
-    """Replay files or topics, with a progress bar; dead letters are summed up on standard error.
+    """Replay files or topics, with a progress bar.
+
+    Dead letters and failed detectors are summed up on standard error.
 
     Raises:
         UsageError: a path that cannot be read, or an output that cannot be written.
         ServiceError: brokers that cannot be reached.
     """
+    from msgspec.structs import replace
+
+    from stethoscope.cli.logs import first_failures
     from stethoscope.replay.run import DeadLetters, run
     from stethoscope.replay.sources import Sources
     from stethoscope.streams.pipeline import Pipeline
 
     sources = Sources(paths, config.kafka)
+    pipeline = Pipeline(config)
     with ExitStack() as stack:
         letters = DeadLetters(stack.enter_context(output_file(dead_letter)))
         on_finding = _writer(stack.enter_context(output_file(findings)))
         on_bytes = stack.enter_context(progress_bar(title, sources.size_bytes))
         events = sources.events(letters.add, on_bytes)
-        outcome = run(events, Pipeline(config), letters, window, on_finding)
+        first = stack.enter_context(first_failures()).by_detector
+        outcome = run(events, pipeline, letters, window, on_finding)
     if summary := letters.summary():
         sys.stderr.write(f"stethoscope: {summary}\n")
-    return outcome
+    failed = pipeline.failures()
+    for name, count in failed.items():
+        _say_failed(name, count, first.get(name, "unknown"))
+    if window is not None and not outcome.raw_events:
+        sys.stderr.write("stethoscope: no event before --to: the recording begins later\n")
+    return replace(outcome, failed=failed)
+
+
+def _say_failed(detector: str, count: int, first: str) -> None:
+    """A fault of ours, and what it means for the answer."""
+    times = "once" if count == 1 else f"{count:,} times"
+    sys.stderr.write(
+        f"stethoscope: detector {detector} failed {times} (first: {first}); what it would have "
+        "found is missing here; please report it\n"
+    )
 
 
 def _writer(file: TextIO | None) -> "Callable[[Finding], None] | None":

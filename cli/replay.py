@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stethoscope.cli.inputs import output_file, parse_time, replay_files
+from stethoscope.schemas.errors import UsageError
 
 if TYPE_CHECKING:
     from stethoscope.replay.run import Outcome
@@ -28,6 +29,7 @@ EventPaths = Annotated[
     list[str],
     typer.Argument(
         help="Event files (.jsonl, .jsonl.gz, .jsonl.zst), folders, or kafka://HOST:PORT/TOPIC,..",
+        metavar="PATH..",
         show_default=False,
     ),
 ]
@@ -60,6 +62,9 @@ def replay(
         from_unix_ns=parse_time(from_time) if from_time else None,
         to_unix_ns=parse_time(to_time) if to_time else None,
     )
+    if window.is_empty:
+        msg = f"--from {from_time} is after --to {to_time}: nothing lies between; swap them"
+        raise UsageError(msg)
     outcome = replay_files(
         paths,
         load_config(config),

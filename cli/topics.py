@@ -8,7 +8,9 @@ import typer
 from stethoscope.cli.kafka_settings import kafka_from_file, kafka_settings
 from stethoscope.schemas.config import Kafka
 
-topics_app = typer.Typer(name="topics", help="Create or check the Kafka topics.")
+topics_app = typer.Typer(
+    name="topics", help="Create or check the Kafka topics.", no_args_is_help=True
+)
 
 Config: TypeAlias = Annotated[
     Path | None, typer.Option("--config", "-c", help="Configuration file (its `kafka` section).")

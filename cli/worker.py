@@ -11,6 +11,7 @@ import typer
 from msgspec.structs import replace
 
 from stethoscope.cli.kafka_settings import kafka_settings
+from stethoscope.cli.logs import FieldsFormatter
 from stethoscope.schemas.config import Kafka
 from stethoscope.schemas.errors import ServiceError
 
@@ -25,13 +26,17 @@ _ANY_AGE_SECS = 1e10  # three hundred years
 
 def worker(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Configuration file.")
+        Path | None, typer.Option("--config", "-c", help="Configuration file (YAML).")
     ] = None,
     brokers: Annotated[
-        str | None, typer.Option("--brokers", "-b", help="HOST:PORT[,HOST:PORT].")
+        str | None,
+        typer.Option("--brokers", "-b", help="HOST:PORT[,HOST:PORT] in place of the file's."),
     ] = None,
     alertmanager: Annotated[
-        list[str] | None, typer.Option("--alertmanager", "-a", help="URL; may be given again.")
+        list[str] | None,
+        typer.Option(
+            "--alertmanager", "-a", help="URL in place of the file's; may be given again."
+        ),
     ] = None,
     data_dir: Annotated[
         Path, typer.Option("--data-dir", help="Scratch directory; nothing in it needs a backup.")
@@ -117,6 +122,10 @@ def _set_up_logs(level: str) -> None:
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise typer.BadParameter(f"{level} is no level; give debug, info, warning or error")
-    logging.basicConfig(level=number, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    for noisy in ("aiokafka", "faust", "mode", "kafka", "httpx"):
+    handler = logging.StreamHandler()
+    handler.setFormatter(FieldsFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=number, handlers=[handler])
+    for noisy in ("aiokafka", "faust", "mode", "httpx"):
         logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
+    if number > logging.DEBUG:  # used before the start alone, where its errors are ours to tell
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)

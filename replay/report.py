@@ -7,7 +7,9 @@ from string import Template
 from stethoscope.replay.run import Outcome
 from stethoscope.schemas.findings import NS, Finding
 from stethoscope.schemas.incidents import Incident, is_page
+from stethoscope.sinks.text import duration_text, listed, place_text
 
+DAY_NS = 86_400 * NS
 _ROW_PX = 26
 _LABEL_PX = 250
 _WIDTH_PX = 1100
@@ -21,20 +23,23 @@ _PAGE = Template("""<!doctype html>
 body { font: 15px/1.5 system-ui, sans-serif; }
 body { margin: 2rem auto; max-width: 1120px; padding: 0 1rem; }
 h1 { font-size: 1.4rem; margin: 0; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-.facts { opacity: .75; margin-top: .2rem; }
-table { border-collapse: collapse; width: 100%; }
+.facts { opacity: .75; margin-top: .2rem; } .fault { color: var(--critical); }
+.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
+tr:target { background: #8882; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .6rem; }
 th { font-weight: 600; border-bottom: 2px solid #8886; } td { border-bottom: 1px solid #8883; }
 .critical { color: var(--critical); } .warning { color: var(--warning); }
 .info { color: var(--info); }
 .sev { font-weight: 600; white-space: nowrap; } .num { white-space: nowrap; }
+.what { min-width: 20rem; } .where { min-width: 7rem; }
+.next { min-width: 14rem; } small { opacity: .8; }
 code { font-size: .85em; overflow-wrap: anywhere; } ol, ul { margin: 0; padding-left: 1.1rem; }
 svg { width: 100%; height: auto; } svg text { fill: currentColor; font-size: 12px; }
 svg .grid { stroke: #8884; } svg rect { fill: currentColor; }
 </style></head><body>
 <h1>$headline</h1>
 <p class="facts">$facts</p>
-$body
+$failed$body
 </body></html>
 """)
 
@@ -45,16 +50,21 @@ def html_report(outcome: Outcome, title: str) -> str:
     headline = f"{_count(pages, 'page')}, {_count(len(outcome.incidents), 'incident')}"
     body = _body(outcome) if outcome.incidents else "<p>Nothing was wrong.</p>"
     return _PAGE.substitute(
-        title=escape(title), headline=headline, facts=_facts(outcome, title), body=body
+        title=escape(title),
+        headline=headline,
+        facts=_facts(outcome, title),
+        failed=_failed(outcome),
+        body=body,
     )
 
 
 def _body(outcome: Outcome) -> str:
     rows = "\n".join(_row(incident) for incident in outcome.incidents)
     return (
-        f"<h2>Timeline</h2>\n{_timeline(outcome)}\n<h2>Incidents</h2>\n<table><thead><tr>"
-        "<th>Severity</th><th>What</th><th>Where</th><th>Since (UTC)</th><th>Lasted</th>"
-        f"<th>Sure</th><th>Next</th></tr></thead><tbody>\n{rows}\n</tbody></table>"
+        f"<h2>Timeline (UTC)</h2>\n{_timeline(outcome)}\n<h2>Incidents</h2>\n"
+        '<div class="wide"><table><thead><tr><th>Severity</th><th class="what">What</th>'
+        '<th class="where">Where</th><th>Since (UTC)</th><th>Lasted</th><th>Sure</th>'
+        f'<th class="next">Next</th></tr></thead><tbody>\n{rows}\n</tbody></table></div>'
     )
 
 
@@ -69,13 +79,23 @@ def _facts(outcome: Outcome, title: str) -> str:
     return " · ".join(facts)
 
 
+def _failed(outcome: Outcome) -> str:
+    """Detectors that failed: what they would have found is not here."""
+    if not outcome.failed:
+        return ""
+    names = ", ".join(f"{escape(name)} failed {n:,} ×" for name, n in outcome.failed.items())
+    return f'<p class="fault">Incomplete: a fault in detectors ({names}).</p>\n'
+
+
 def _row(incident: Incident) -> str:
     severity = incident.severity
     cells = (
         f'<span class="sev {severity}">{severity}</span>',
-        f"{escape(incident.title)}{_reason(incident)}{_merged(incident)}{_evidence(incident)}",
-        f"{escape(incident.root.label())}{_jobs(incident)}",
-        f'<span class="num">{_utc(incident.started_unix_ns)}</span><br>'
+        f"<b>{escape(incident.alertname)}</b><br>{escape(incident.title)}{_reason(incident)}"
+        f"{_merged(incident)}{_again(incident)}{_suspects(incident)}{_evidence(incident)}",
+        f"{escape(place_text(incident.root)).replace(' · ', '<br>')}{_also(incident)}",
+        f'<span class="num">{_utc(incident.started_unix_ns, "%Y-%m-%d")}<br>'
+        f"{_utc(incident.started_unix_ns)}</span><br>"
         f'<small class="num">seen {_seen_after(incident)} later</small>',
         f'<span class="num">{_lasted(incident)}</span>',
         f"{incident.confidence:.0%}",
@@ -98,6 +118,21 @@ def _merged(incident: Incident) -> str:
     return f'<br><small>part of <a href="#{other}">{other}</a></small>'
 
 
+def _again(incident: Incident) -> str:
+    if incident.recurrence < 2:
+        return ""
+    return f"<br><small>{incident.recurrence} times in 30 days</small>"
+
+
+def _suspects(incident: Incident) -> str:
+    """The ranked alternatives, where there are any."""
+    ranked = [f"{place_text(one.subject)}: {one.reason}" for one in incident.suspects]
+    if len(ranked) < 2:
+        return ""
+    count = _count(len(ranked), "suspect")
+    return f"<details><summary>{count}</summary>{_list('ol', ranked)}</details>"
+
+
 def _evidence(incident: Incident) -> str:
     shown = [_said(finding) for finding in incident.findings.first if finding.evidence]
     if not shown:
@@ -109,8 +144,13 @@ def _said(finding: Finding) -> str:
     return f"{_utc(finding.started_unix_ns)} {finding.cause}: {finding.evidence}"
 
 
-def _jobs(incident: Incident) -> str:
-    return f"<br><small>jobs {escape(', '.join(incident.jobs))}</small>" if incident.jobs else ""
+def _also(incident: Incident) -> str:
+    """Jobs and nodes it hurts beside the place itself."""
+    jobs = [job for job in incident.jobs if job != incident.root.job_id]
+    nodes = [node for node in incident.nodes if node != incident.root.node]
+    hurt = [f"hurts job {listed(jobs)}"] if jobs else []
+    hurt += [f"on {listed(nodes)}"] if nodes else []
+    return "".join(f"<br><small>{escape(line)}</small>" for line in hurt)
 
 
 def _list(tag: str, items: list[str], *, code: bool = False) -> str:
@@ -128,10 +168,11 @@ def _timeline(outcome: Outcome) -> str:
     scale = (_WIDTH_PX - _LABEL_PX) / (last - first)
     height = _ROW_PX * (len(incidents) + 1)
     parts = [f'<svg viewBox="0 0 {_WIDTH_PX} {height}" role="img" aria-label="Timeline">']
+    form = "%H:%M:%S" if last - first < DAY_NS else "%m-%d %H:%M"
     for tenth in range(0, 11, 2):
         x = _LABEL_PX + (_WIDTH_PX - _LABEL_PX) * tenth / 10
         anchor = "end" if tenth == 10 else "start"
-        time = _utc(first + (last - first) * tenth // 10)
+        time = _utc(first + (last - first) * tenth // 10, form)
         parts.append(f'<line class="grid" x1="{x:.0f}" x2="{x:.0f}" y1="16" y2="{height}"/>')
         parts.append(f'<text x="{x:.0f}" y="12" text-anchor="{anchor}">{time}</text>')
     for row, incident in enumerate(incidents, 1):
@@ -174,7 +215,7 @@ def _lasted(incident: Incident) -> str:
 
 def _span(span_ns: int) -> str:
     secs = span_ns / NS
-    return f"{secs:.1f} s" if secs < 100 else f"{secs / 60:.1f} min"
+    return f"{secs:.1f} s" if secs < 60 else duration_text(secs)
 
 
 def _utc(unix_ns: int, form: str = "%H:%M:%S") -> str:

@@ -52,6 +52,13 @@ class Window(Struct, frozen=True):
     from_unix_ns: int | None = None
     to_unix_ns: int | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it ends before it begins."""
+        if self.from_unix_ns is None or self.to_unix_ns is None:
+            return False
+        return self.to_unix_ns < self.from_unix_ns
+
     def reports(self, unix_ns: int) -> bool:
         """Whether something seen at that time is reported."""
         return self.from_unix_ns is None or unix_ns >= self.from_unix_ns
@@ -70,6 +77,7 @@ class DeadLetters:
 
     def __init__(self, file: TextIO | None = None) -> None:
         self._file = file
+        self._first = ""
         self.by_reason: Counter[str] = Counter()
 
     def add(self, error: BadEvent, where: str) -> None:
@@ -88,23 +96,29 @@ class DeadLetters:
             return ""
         parts = ", ".join(f"{n} {reason}" for reason, n in sorted(self.by_reason.items()))
         word = "dead letter" if self.by_reason.total() == 1 else "dead letters"
-        return f"{self.by_reason.total()} {word}: {parts}"
+        return f"{self.by_reason.total()} {word}: {parts}; the first: {self._first}"
 
     def _add(self, reason: str, detail: str, where: str) -> None:
         self.by_reason[reason] += 1
+        self._first = self._first or f"{where}: {detail}".removeprefix(": ")
         if self._file is not None:
             record = {"where": where, "reason": reason, "detail": detail}
             self._file.write(msgspec.json.encode(record).decode() + "\n")
 
 
 class Outcome(Struct, frozen=True):
-    """What a replay came to. ``raw_events`` counts input events, log lines by their ``count``."""
+    """What a replay came to.
+
+    ``raw_events`` counts input events, log lines by their ``count``; ``refused`` counts dead
+    letters by reason; ``failed`` how often each detector that failed did.
+    """
 
     incidents: list[Incident]
     raw_events: int
     first_unix_ns: int | None = None
     last_unix_ns: int | None = None
     refused: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
 
 
 def run(

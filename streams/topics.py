@@ -173,7 +173,8 @@ def _admin(kafka: Kafka) -> Iterator[KafkaAdminClient]:
             bootstrap_timeout_ms=10_000,  # pyright: ignore[reportCallIssue] - old stub
         )
     except KafkaError as error:
-        msg = f"Kafka at {where} does not answer: {_one_line(error)}"
+        remedy = "start it, or correct kafka.brokers"
+        msg = f"Kafka at {where} does not answer: {_one_line(error)}; {remedy}"
         raise ServiceError(msg) from error
     try:
         yield admin
@@ -185,4 +186,4 @@ def _admin(kafka: Kafka) -> Iterator[KafkaAdminClient]:
 
 
 def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    return (str(error) or type(error).__name__).splitlines()[0][:300]  # it names its class itself

@@ -139,7 +139,9 @@ def test_dead_letters_are_counted_and_written() -> None:
     pipeline.rejects = [("unknown_metric", "gpu_mood"), ("unknown_metric", "gpu_luck")]
     outcome = run(clocks(1), pipeline, letters)
     assert outcome.refused == {"truncated": 1, "unknown_metric": 2}
-    assert letters.summary() == "3 dead letters: 1 truncated, 2 unknown_metric"
+    assert letters.summary() == (
+        "3 dead letters: 1 truncated, 2 unknown_metric; the first: x.jsonl:7: the end"
+    )
     records = [json.loads(line) for line in file.getvalue().splitlines()]
     assert records[0] == {"where": "x.jsonl:7", "reason": "truncated", "detail": "the end"}
     assert pipeline.rejects == []
