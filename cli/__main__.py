@@ -1,6 +1,6 @@
 """``python -m stethoscope.cli``: the command where no script is on the path."""
 
-from stethoscope.cli.app import main
+from stethoscope.cli import main
 
 if __name__ == "__main__":
     main()

@@ -59,10 +59,14 @@ app.command()(doctor)
 _WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-def main() -> None:
+_INTERRUPTED = 130  # as shells have it
+
+
+def run() -> None:
     """Run the command. Exit code 0 ok, 1 the answer is no, 2 bad usage or configuration.
 
-    130 is ctrl-C, as shells have it.
+    Raises:
+        KeyboardInterrupt: ctrl-C, which typer by itself turns into 130.
     """
     try:
         code = app(standalone_mode=False)
@@ -75,8 +79,8 @@ def main() -> None:
     except StethoscopeError as error:
         typer.echo(f"stethoscope: {error}", err=True)
         sys.exit(1)
-    except (KeyboardInterrupt, typer.Abort):
-        sys.exit(130)
+    if code == _INTERRUPTED:
+        raise KeyboardInterrupt
     if isinstance(code, int) and code:
         sys.exit(code)
 
@@ -87,6 +91,6 @@ def _usage_line(error: Exception) -> str:
         return str(error)
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "stethoscope"
-    said = " ".join(error.format_message().split()) if hasattr(error, "format_message") else ""
-    said = said.replace("Value error, ", "").rstrip(".?!")
+    said: str = getattr(error, "format_message", error.__str__)()
+    said = " ".join(said.split()).replace("Value error, ", "").rstrip(".?!")
     return f"stethoscope: {said}; see {command} --help"

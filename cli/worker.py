@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from stethoscope.cli.kafka_settings import kafka_settings
 from stethoscope.cli.logs import FieldsFormatter
+from stethoscope.cli.worker_reload import Reloader, start_anew
 from stethoscope.schemas.config import Kafka
 from stethoscope.schemas.errors import ServiceError
 
@@ -58,7 +59,10 @@ def worker(
     ] = False,
     log_level: Annotated[str, typer.Option("--log-level", help="debug to error.")] = "info",
 ) -> None:
-    """Read the topics, find faults, send alerts. Stops cleanly on SIGTERM."""
+    """Read the topics, find faults, send alerts.
+
+    Stops cleanly on SIGTERM; takes up a changed configuration file by itself, or on SIGHUP.
+    """
     from stethoscope.streams.config import load_config
 
     _set_up_logs(log_level)
@@ -80,10 +84,12 @@ def worker(
         silence_clock=not recorded,
         history_secs=_ANY_AGE_SECS if recorded else REPLAY_AGE_SECS,
     )
-    asyncio.run(_run(WorkerSettings(shell=shell, data_dir=data_dir), loaded))
+    if asyncio.run(_run(WorkerSettings(shell=shell, data_dir=data_dir), loaded, config)):
+        start_anew()
 
 
-async def _run(settings: "WorkerSettings", config: "Config") -> None:
+async def _run(settings: "WorkerSettings", config: "Config", file: Path | None) -> bool:
+    """Work until told to stop; whether that was to start anew."""
     from stethoscope.sinks.sender import Sender
     from stethoscope.streams.app import run_worker, stop_on_signals
     from stethoscope.streams.pipeline import make_stages
@@ -97,7 +103,13 @@ async def _run(settings: "WorkerSettings", config: "Config") -> None:
     )
     stop = asyncio.Event()
     stop_on_signals(stop)
-    await run_worker(settings, make_stages(config), sender, stop)
+    reloader = Reloader(file, stop)
+    watching = asyncio.create_task(reloader.watch())
+    try:
+        await run_worker(settings, make_stages(config), sender, stop)
+    finally:
+        watching.cancel()
+    return reloader.wanted
 
 
 def _check_topics(kafka: Kafka) -> None:

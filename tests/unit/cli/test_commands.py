@@ -96,7 +96,7 @@ def test_completion_script_is_given(run: Run) -> None:
 
 def test_starting_up_imports_nothing_heavy() -> None:
     heavy = {"numpy", "pyarrow", "river", "sklearn", "faust", "kafka", "aiokafka", "httpx", "yaml"}
-    code = "import sys, stethoscope.cli; print(*sys.modules)"
+    code = "import sys, stethoscope.cli.app; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not heavy & {name.split(".")[0] for name in done.stdout.split()}
 
@@ -232,6 +232,7 @@ def test_ctrl_c_is_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
         raise KeyboardInterrupt
 
     monkeypatch.setattr("stethoscope.replay.sources.Sources.__init__", interrupted)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # put back afterwards
     answer = run("replay", "x.jsonl")
     assert (answer.code, answer.out, answer.err) == (130, "", "")
 
