@@ -19,13 +19,14 @@ from stethoscope.agents.host_metrics import (
     vm_metrics,
 )
 from stethoscope.agents.host_mounts import Mounts, mountstats_of
+from stethoscope.agents.host_numa import NumaShares
 from stethoscope.agents.host_processes import ProcessTable
 from stethoscope.agents.host_training import TrainingProcesses
 from stethoscope.agents.host_versions import host_versions, nccl_version
 from stethoscope.agents.reader import Context, Counters, Now
 from stethoscope.schemas.agent_config import Host
 from stethoscope.schemas.errors import ReaderUnsupported
-from stethoscope.schemas.events import Checkpoint, Event, NodeEvent, Value
+from stethoscope.schemas.events import Checkpoint, Event, NodeEvent, Process, Value
 from stethoscope.schemas.metrics import clean, registry
 
 T = TypeVar("T")
@@ -55,6 +56,7 @@ class HostReader:
         self._prefix = prefix
         self._mounts = Mounts(prefix, config.mounts)
         self._training = TrainingProcesses(ProcessTable(config.proc_root), config.process_names)
+        self._numa = NumaShares(self._root, config.numa_period_secs)
         self._checkpoints: Background[list[Checkpoint]] = Background(self._scan_checkpoints)
         self._nccl: Background[str | None] = Background(self._find_nccl)
         self._nccl_pids: list[int] = []
@@ -100,7 +102,7 @@ class HostReader:
                 period_secs=self.period_secs,
                 metrics=self._cleaned(metrics),
                 mounts=mounts,
-                processes=processes,
+                processes=self._with_numa(processes, now),
                 checkpoints=self._checkpoints.result or [],
                 versions=self._versions | ({"nccl": nccl} if (nccl := self._nccl.result) else {}),
             )
@@ -121,6 +123,12 @@ class HostReader:
             period_secs = self._config.checkpoint_period_secs
             self._checkpoints_due_ns = now.monotonic_ns + int(period_secs * 1e9)
             self._checkpoints.start()
+
+    def _with_numa(self, processes: list[Process], now: Now) -> list[Process]:
+        ratios = self._numa.read(self._training.pids(), now.monotonic_ns)
+        return [
+            replace(p, numa_remote_ratio=ratios.get(p.pid)) if p.alive else p for p in processes
+        ]
 
     def _metrics(self, now: Now) -> dict[str, Value]:
         rates = self._rates

@@ -67,6 +67,12 @@ def parse_stat(text: str) -> Stat | None:
         return None
 
 
+def last_cpu(text: str) -> int | None:
+    """The processor that a process last ran on, from its ``stat``."""
+    values = text.rpartition(")")[2].split()
+    return int(values[36]) if len(values) > 36 and values[36].isdecimal() else None
+
+
 def parse_environ(data: bytes) -> dict[str, str]:
     """The NUL-separated block of ``/proc/PID/environ``."""
     pairs = (item.partition(b"=") for item in data.split(b"\0"))

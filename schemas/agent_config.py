@@ -122,6 +122,7 @@ class Host(Section, frozen=True):
     ``checkpoint_dirs`` are globs of directories that hold one checkpoint an entry; ``mounts``
     are paths to watch besides network file systems and the root; ``process_names`` are globs of
     command lines that count as training when neither Slurm nor torchrun marked them.
+    ``numa_period_secs``: how often each training process is asked where its memory lies.
     """
 
     enabled: bool = True
@@ -130,6 +131,7 @@ class Host(Section, frozen=True):
     checkpoint_dirs: list[str] = field(default_factory=list)
     checkpoint_period_secs: PositiveSecs = 60.0
     mounts: list[str] = field(default_factory=list)
+    numa_period_secs: PositiveSecs = 300.0
     process_names: list[str] = field(default_factory=list)
 
 

@@ -46,7 +46,10 @@ class Mount(Struct, frozen=True, omit_defaults=True):
 
 
 class Process(Struct, frozen=True, omit_defaults=True):
-    """One training process, or a process seen on a GPU."""
+    """One training process, or a process seen on a GPU.
+
+    ``numa_remote_ratio``: the share of its memory on other NUMA nodes than it runs on.
+    """
 
     name: str
     pid: Int
@@ -56,6 +59,7 @@ class Process(Struct, frozen=True, omit_defaults=True):
     gpu_uuid: str | None = None
     alive: bool = True
     container: str | None = None
+    numa_remote_ratio: float | None = None
 
 
 class Checkpoint(Struct, frozen=True, omit_defaults=True):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stethoscope.agents import host_mounts
+from stethoscope.agents import host, host_mounts
 from stethoscope.agents.clock import FakeClock
 from stethoscope.agents.host import HostReader
 from stethoscope.agents.host_background import Background
@@ -100,6 +100,25 @@ def test_ranks_are_listed_without_launcher_and_data_loaders(proc: Proc) -> None:
         (110, "7", 8, True),
         (120, "7", 9, True),
     ]
+
+
+def test_a_rank_says_how_much_of_its_memory_is_remote(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Shares:
+        def __init__(self, root: Path, period_secs: float) -> None:
+            assert (root, period_secs) == (proc.root, 300.0)
+
+        def read(self, pids: list[int], _monotonic_ns: int) -> dict[int, float | None]:
+            return {pid: pid / 100 for pid in pids}
+
+    monkeypatch.setattr(host, "NumaShares", Shares)
+    proc.process(25, RANK="0")
+    proc.process(50, RANK="1")
+    reader, clock = make(proc), FakeClock()
+    assert [p.numa_remote_ratio for p in look(reader, clock).processes] == [0.25, 0.5]
+    proc.end(50)
+    assert [p.numa_remote_ratio for p in look(reader, clock).processes] == [0.25, None]
 
 
 def test_a_rank_that_ends_is_said_to_be_dead(proc: Proc) -> None:
