@@ -39,7 +39,7 @@ severity:
   job_hang: warning          # a cause's default severity, overridden
 detectors:
   - kind: xid                # same kind and name as a default: changes that default
-    mode: observe            # page | observe (archived and counted, never pages) | off
+    mode: observe            # page | observe (recorded and counted, never pages) | off
   - kind: threshold          # another name: one more detector
     name: hot_memory
     metric: memory_temp_celsius

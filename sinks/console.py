@@ -13,7 +13,7 @@ from stethoscope.sinks.text import duration_text, listed, place_text, utc_text, 
 
 STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
 MAX_ACTIONS = 3
-MAX_PROOF_CHARS = 120
+MAX_PROOF_CHARS = 180
 MIN_TABLE_WIDTH = 110  # below that the columns are too narrow to read
 MAX_WIDTH = 160  # lines longer than this are hard to follow
 
