@@ -21,6 +21,11 @@ class Fabric(Struct):
     racks: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, NodeInfo] = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was told."""
+        return not (self.links or self.switch_links or self.racks or self.nodes)
+
 
 class _Chassis(Struct):
     """A switch or an adapter: its GUID, and its description."""

@@ -86,7 +86,8 @@ def _with_file(config: AgentConfig, reader: str | None, file: str) -> AgentConfi
     section = getattr(config, reader) if reader else None
     if section is None or not hasattr(section, "file"):
         with_file = [n for n in registry.READERS if hasattr(getattr(config, n), "file")]
-        msg = f"--file needs --reader with one of {', '.join(['train_log', *with_file])}"
+        why = f"; {reader} reads no file" if reader else ""
+        msg = f"--file needs --reader with one of {', '.join(['train_log', *with_file])}{why}"
         raise UsageError(msg)
     return replace(config, **{str(reader): replace(section, file=file)})
 

@@ -105,7 +105,7 @@ class SlurmReader:
             self.counters.invalid_samples_total += wrong
             return tuple(jobs)
         self._list_jobs = None
-        message = "; ".join(refusals)
+        message = "; ".join(dict.fromkeys(refusals))
         raise ServiceError(message)
 
     def _by_json(self) -> tuple[list[JobFacts], int]:

@@ -8,6 +8,7 @@ seen at a path, so that (path, inode, generation, offset) never names two lines.
 import errno
 import os
 import stat
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,7 +93,9 @@ class OpenFile:
         """Whole lines from the position on, and a half one that nobody finishes."""
         status = os.fstat(self._handle)
         if status.st_size != self._size:
-            self._size, self._grown_monotonic_ns = status.st_size, monotonic_ns
+            # At first sight, a file that nobody has written to for long is quiet already.
+            idle_ns = time.time_ns() - status.st_mtime_ns if self._size < 0 else 0
+            self._size, self._grown_monotonic_ns = status.st_size, monotonic_ns - max(0, idle_ns)
         tailed = Tailed(stream=self.at.stream, modified_unix_ns=status.st_mtime_ns)
         while max_bytes > 0:
             chunk = os.pread(self._handle, CHUNK_BYTES, self.at.offset)
@@ -107,6 +110,10 @@ class OpenFile:
     def is_quiet(self, monotonic_ns: int) -> bool:
         """Nothing came for ``QUIET_SECS``."""
         return monotonic_ns - self._grown_monotonic_ns >= QUIET_SECS * 1e9
+
+    def is_finished(self, monotonic_ns: int) -> bool:
+        """Quiet, and read to its end."""
+        return self.is_quiet(monotonic_ns) and self.at.offset >= self._size
 
     def close(self) -> None:
         """Let go of the file; not to be used afterwards."""
@@ -173,7 +180,7 @@ class FileTail:
         found: list[Tailed] = []
         if self._old is not None:
             found.append(self._old.take(monotonic_ns, max_bytes))
-            if self._old.is_quiet(monotonic_ns):
+            if self._old.is_finished(monotonic_ns):
                 self._let_go_of_old()
         if self._current is not None:
             self._current.restart_if_truncated()

@@ -1,6 +1,7 @@
 """The fabric's cables, racks and node names, once per cluster."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from shutil import which
 
@@ -73,7 +74,7 @@ class TopologyReader:
             OSError: the file cannot be read.
         """
         try:
-            fabric = PARSERS[self._config.source](self._text())
+            fabric = self._fabric(self._text())
             known = self._known()
         except ValueError as error:
             msg = f"topology ({self._config.source}): {error}"
@@ -82,6 +83,19 @@ class TopologyReader:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+    def _fabric(self, text: str) -> Fabric:
+        """The text's cables and nodes; a file may turn out to be another source's than told."""
+        told = self._config.source
+        fabric = PARSERS[told](text)
+        if not fabric.is_empty or self._config.file is None:
+            return fabric
+        for source in (name for name in PARSERS if name != told):
+            with suppress(ValueError):  # a CSV without the columns
+                if not (other := PARSERS[source](text)).is_empty:
+                    return other
+        msg = f"no cable, rack or node in {self._config.file}, as {told} or any other source"
+        raise ServiceError(msg)
 
     def _file(self) -> Path | None:
         if self._config.file is not None:

@@ -76,6 +76,26 @@ def test_a_half_line_that_nobody_finishes_is_taken_at_last(log: Path) -> None:
     assert tail.read(secs=20) == []
 
 
+def test_the_half_line_of_a_log_long_finished_is_taken_at_once(log: Path) -> None:
+    append(log, b"one\nthe end")
+    os.utime(log, (0, 0))
+    assert Tail(log).read() == [b"one", b"the end"]
+
+
+def test_a_rotated_log_is_read_to_its_end_however_long_that_takes(log: Path) -> None:
+    append(log, b"".join(b"line %d\n" % i for i in range(50_000)))
+    tail = FileTail(str(log))
+    tail.open_at([])
+    log.rename(log.with_suffix(".1"))
+    append(log, b"new\n")
+    lines: list[bytes] = []
+    for tick in range(10):
+        for tailed in tail.read(tick * 60 * NS, max_bytes=1):
+            lines += [raw.body for raw in tailed.lines]
+    assert len(lines) == 50_001
+    tail.close()
+
+
 def test_a_long_line_is_cut_and_counted_and_the_next_is_whole(log: Path) -> None:
     tail = Tail(log)
     append(log, b"x" * 1_000_000)

@@ -215,3 +215,26 @@ def test_a_missing_file_or_command_is_unsupported(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ReaderUnsupported, match="infiniband-diags"):
         make(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "switch"),
+    [
+        (IBNETDISCOVER, "leaf01"),
+        ("SwitchName=leaf7 Nodes=gpu[01-02]\n", "leaf7"),
+        ("node,device,port,switch,switch_port\nn1,mlx5_0,1,leaf8,4\n", "leaf8"),
+    ],
+)
+def test_a_file_is_known_by_its_text(tmp_path: Path, text: str, switch: str) -> None:
+    (tmp_path / "fabric").write_text(text)
+    for source in ("ibnetdiscover", "slurm"):
+        reader = make(tmp_path, source=source, file=str(tmp_path / "fabric"))
+        (event,) = reader.read(FakeClock().now())
+        assert isinstance(event, TopologyEvent)
+        assert event.links[0].switch == switch
+
+
+def test_a_file_that_tells_nothing_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "fabric").write_text("root:x:0:0\n")
+    with pytest.raises(ServiceError, match=r"no cable, rack or node in .*fabric"):
+        make(tmp_path, file=str(tmp_path / "fabric")).read(FakeClock().now())
