@@ -253,25 +253,14 @@ class GpuNvmlReader:
     def _gpu_event(self, now: Now, rows: list[dict[str, Value]]) -> GpuEvent:
         names = sorted({name for row in rows for name in row})
         return GpuEvent(
-            cluster=self._context.cluster,
-            node=self._context.node,
-            boot_id=self._context.boot_id,
-            time_unix_ns=now.unix_ns,
-            seq=now.boottime_ns,
-            period_secs=self.period_secs,
+            **self._context.stamp(now, self.period_secs),
             devices=[reader.device for reader in self._devices],
             metrics={name: [row.get(name) for row in rows] for name in names},
         )
 
     def _node_event(self, now: Now, processes: list[Process]) -> NodeEvent:
         return NodeEvent(
-            cluster=self._context.cluster,
-            node=self._context.node,
-            boot_id=self._context.boot_id,
-            stream=self.name,
-            time_unix_ns=now.unix_ns,
-            seq=now.boottime_ns,
-            period_secs=self.period_secs,
+            **self._context.stamp(now, self.period_secs, self.name),
             metrics={"gpu_count": float(self._gpu_count())},
             processes=processes,
             versions=self._versions,

@@ -27,7 +27,6 @@ from stethoscope.agents.reader import Context, Counters, Now
 from stethoscope.schemas.agent_config import Host
 from stethoscope.schemas.errors import ReaderUnsupported
 from stethoscope.schemas.events import Checkpoint, Event, NodeEvent, Process, Value
-from stethoscope.schemas.metrics import clean, registry
 
 T = TypeVar("T")
 WAIT_SECS = 0.3  # for mounts and checkpoint folders that answer slowly
@@ -93,14 +92,12 @@ class HostReader:
             self._checkpoints.wait(wait_secs)
         return [
             NodeEvent(
-                cluster=self._context.cluster,
-                node=self._context.node,
-                boot_id=self._context.boot_id,
-                stream=self.name,
-                time_unix_ns=now.unix_ns,
-                seq=now.boottime_ns,
-                period_secs=self.period_secs,
-                metrics=self._cleaned(metrics),
+                **self._context.stamp(now, self.period_secs, self.name),
+                metrics={
+                    name: self.counters.clean(name, value)
+                    for name, value in metrics.items()
+                    if value is not None
+                },
                 mounts=mounts,
                 processes=self._with_numa(processes, now),
                 checkpoints=self._checkpoints.result or [],
@@ -157,15 +154,6 @@ class HostReader:
             self.counters.error(name)
             text = ""
         return parse(text)
-
-    def _cleaned(self, metrics: dict[str, Value]) -> dict[str, Value]:
-        """Only what has a value; what is out of range is null and counted."""
-        cleaned: dict[str, Value] = {}
-        for name, value in metrics.items():
-            if value is not None:
-                cleaned[name] = clean(registry()[name], value)
-                self.counters.invalid_samples_total += cleaned[name] is None
-        return cleaned
 
     def _scan_checkpoints(self) -> list[Checkpoint]:
         found: list[Checkpoint] = []

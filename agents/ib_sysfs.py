@@ -19,7 +19,6 @@ from stethoscope.agents.reader import Context, Counters, Now
 from stethoscope.schemas.agent_config import IbSysfs
 from stethoscope.schemas.errors import ReaderUnsupported
 from stethoscope.schemas.events import Event, IbEvent, NodeEvent, Port, Value
-from stethoscope.schemas.metrics import clean, registry
 
 RESCAN_SECS = 30
 RETRY_SECS = 60  # how often a file that does not read is tried again
@@ -173,12 +172,7 @@ class IbSysfsReader:
         ports = [self._port(files) for files in self._ports]
         return [
             IbEvent(
-                cluster=self._context.cluster,
-                node=self._context.node,
-                boot_id=self._context.boot_id,
-                time_unix_ns=now.unix_ns,
-                seq=now.boottime_ns,
-                period_secs=self.period_secs,
+                **self._context.stamp(now, self.period_secs),
                 ports=ports,
                 counters=self._counter_columns(now),
                 metrics=self._optics_columns(),
@@ -298,22 +292,12 @@ class IbSysfsReader:
             self._statistics[port] = parse_ethtool_statistics(answer.text)
         else:
             parse = parse_mlxlink if answer.ask.parser == "mlxlink" else parse_ethtool_module
-            self._optics[port] = {n: self._clean(n, v) for n, v in parse(answer.text).items()}
-
-    def _clean(self, name: str, value: Value) -> Value:
-        cleaned = clean(registry()[name], value)
-        self.counters.invalid_samples_total += cleaned is None
-        return cleaned
+            values = parse(answer.text).items()
+            self._optics[port] = {name: self.counters.clean(name, value) for name, value in values}
 
     def _node_event(self, now: Now) -> NodeEvent:
         return NodeEvent(
-            cluster=self._context.cluster,
-            node=self._context.node,
-            boot_id=self._context.boot_id,
-            stream=self.name,
-            time_unix_ns=now.unix_ns,
-            seq=now.boottime_ns,
-            period_secs=self.period_secs,
+            **self._context.stamp(now, self.period_secs, self.name),
             metrics={"ib_port_count": float(len(self._ports))},
             versions={"ib_firmware": self._firmware} if self._firmware else {},
         )

@@ -2,35 +2,31 @@
 
 from pathlib import Path
 
-import msgspec
 from msgspec import structs
 
 from stethoscope.agents.command import run
-from stethoscope.agents.job_changes import JobChanges, end_of
-from stethoscope.agents.reader import Context, Counters, Now
+from stethoscope.agents.job_changes import end_of
+from stethoscope.agents.job_reader import JobReader
+from stethoscope.agents.reader import Context, Now
 from stethoscope.schemas.agent_config import JobsCommand
 from stethoscope.schemas.codec import iter_lines
 from stethoscope.schemas.errors import BadEvent, ReaderUnsupported, ServiceError
-from stethoscope.schemas.events import ClockEvent, Event, JobEvent
+from stethoscope.schemas.events import Event, JobEvent
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
-class JobsCommandReader:
+class JobsCommandReader(JobReader):
     """Asks for all jobs that run now, and tells of those that changed.
 
     A job that is listed no more has ended: as ``COMPLETED``, unless it was listed with its end.
     """
 
     name = "jobs_command"
-    hazardous = True
 
     def __init__(self, context: Context, section: JobsCommand) -> None:
-        self.period_secs = section.period_secs
-        self.counters = Counters()
-        self._cluster = context.cluster
+        super().__init__(context, section.period_secs)
         self._section = section
-        self._changes = JobChanges()
 
     def probe(self) -> None:
         """A command or a file is configured.
@@ -60,22 +56,8 @@ class JobsCommandReader:
         gone = self._changes.missing(jobs)
         ends = [end_of(job, "COMPLETED", now.unix_ns) for job in gone]
         events: list[Event] = [*self._changes.update([*ends, *jobs], now.unix_ns)]
-        events.append(ClockEvent(time_unix_ns=now.unix_ns, cluster=self._cluster))
+        events.append(self._known_until(now.unix_ns))
         return events
-
-    def checkpoint(self) -> str:
-        """The jobs that have not ended."""
-        return self._changes.checkpoint()
-
-    def restore(self, state: str) -> None:
-        """Know those jobs, so that an end in the meantime is told."""
-        try:
-            self._changes.restore(state, self._cluster)
-        except msgspec.DecodeError:
-            self.counters.error("checkpoint")
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _output(self) -> bytes:
         if self._section.command:

@@ -7,14 +7,16 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from stethoscope.agents.job_changes import JobChanges, end_of
+from stethoscope.agents import job_changes
+from stethoscope.agents.job_changes import end_of
+from stethoscope.agents.job_reader import JobReader
 from stethoscope.agents.kube_client import KubeClient, KubeError, Server, in_cluster
 from stethoscope.agents.kube_jobs import KubeJobs
 from stethoscope.agents.kube_pods import NS, Condition, Metadata, Pod
 from stethoscope.agents.reader import Context, Counters, Now
 from stethoscope.schemas.agent_config import Kubernetes
 from stethoscope.schemas.errors import ReaderUnsupported
-from stethoscope.schemas.events import ClockEvent, Event, JobEvent, NodeInfo, TopologyEvent
+from stethoscope.schemas.events import Event, JobEvent, NodeInfo, TopologyEvent
 from stethoscope.schemas.job_states import ENDED
 
 CLOCK_LAG_NS = 2 * NS  # its times are whole seconds
@@ -120,18 +122,14 @@ class _Versioned(Struct):
     metadata: _Version = field(default_factory=_Version)
 
 
-class KubernetesReader:
+class KubernetesReader(JobReader):
     """Tells of each job with GPUs when it changes, of nodes when they do, and of time passing."""
 
     name = "kubernetes"
-    hazardous = True
 
     def __init__(self, context: Context, section: Kubernetes) -> None:
-        self.period_secs = section.period_secs
-        self.counters = Counters()
-        self._cluster = context.cluster
+        super().__init__(context, section.period_secs)
         self._section = section
-        self._changes = JobChanges()
         self._jobs = KubeJobs(context.cluster, section.gpu_resources)
         self._pods: ListWatch[Pod] | None = None
         self._nodes: ListWatch[Node] | None = None
@@ -176,23 +174,11 @@ class KubernetesReader:
         gone = self._changes.missing([*jobs, *ends])
         ends += [end_of(job, self._jobs.end_state(job.job_id), now.unix_ns) for job in gone]
         events.extend(self._changes.update([*ends, *jobs], now.unix_ns))
-        clock_ns = now.unix_ns - CLOCK_LAG_NS
-        events.append(ClockEvent(time_unix_ns=clock_ns, cluster=self._cluster))
+        events.append(self._known_until(now.unix_ns - CLOCK_LAG_NS))
         return events
 
-    def checkpoint(self) -> str:
-        """The jobs that have not ended."""
-        return self._changes.checkpoint()
-
-    def restore(self, state: str) -> None:
-        """Know those jobs, so that an end in the meantime is told."""
-        try:
-            self._jobs.resume(self._changes.restore(state, self._cluster))
-        except msgspec.DecodeError:
-            self.counters.error("checkpoint")
-
-    def close(self) -> None:
-        """Nothing is held."""
+    def _resume(self, runs: list[job_changes.Seen]) -> None:
+        self._jobs.resume(runs)
 
     def _server(self) -> Server | None:
         section = self._section

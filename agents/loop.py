@@ -164,12 +164,7 @@ class Loop:
         )
         vital = vitals()
         event = HeartbeatEvent(
-            time_unix_ns=now.unix_ns,
-            cluster=self._context.cluster,
-            node=self._context.node,
-            boot_id=self._context.boot_id,
-            seq=now.boottime_ns,
-            period_secs=self._config.heartbeat_secs,
+            **self._context.stamp(now, self._config.heartbeat_secs),
             agent_version=vital.agent_version,
             spooled=vital.spooled,
             dropped_total=vital.dropped_total,

@@ -2,12 +2,12 @@
 
 import re
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from stethoscope.agents.prometheus_eval import Evaluator
 from stethoscope.agents.prometheus_page import Page, Sample, fetch, label_of, parse_page
 from stethoscope.agents.prometheus_rules import Identity, MetricMap, load_mapping
-from stethoscope.agents.reader import Context, Counters, Now
+from stethoscope.agents.reader import Context, Counters, Now, Stamp
 from stethoscope.schemas.agent_config import Prometheus, Target
 from stethoscope.schemas.errors import ReaderUnsupported, ServiceError
 from stethoscope.schemas.events import (
@@ -96,8 +96,11 @@ class PrometheusReader:
         evaluator = self._evaluators.setdefault(target.url, Evaluator(mapping))
         evaluator.begin(page, now.monotonic_ns)
         builder = _Builder(mapping, evaluator, page)
-        stamp = _Stamp(self._context, target, now, self.period_secs)
-        made = (builder.gpu(stamp), builder.ib(stamp), builder.node(stamp))
+        made = (
+            builder.gpu(self._stamp(target, now, "gpu")),
+            builder.ib(self._stamp(target, now, "ib")),
+            builder.node(self._stamp(target, now, "node")),
+        )
         events: list[Event] = [event for event in made if event is not None]
         self.counters.invalid_samples_total = sum(
             e.invalid_total for e in self._evaluators.values()
@@ -107,21 +110,9 @@ class PrometheusReader:
     def close(self) -> None:
         """No connection is kept."""
 
-
-class _Stamp(Struct, frozen=True):
-    """What all events of a page share."""
-
-    context: Context
-    target: Target
-    now: Now
-    period_secs: float
-
-    @property
-    def node(self) -> str:
-        return self.target.node or self.context.node
-
-    def stream(self, kind: str) -> str:
-        return f"prometheus/{label_of(self.target)}/{kind}"
+    def _stamp(self, target: Target, now: Now, kind: str) -> Stamp:
+        context = replace(self._context, node=target.node or self._context.node)
+        return context.stamp(now, self.period_secs, f"prometheus/{label_of(target)}/{kind}")
 
 
 class _Builder:
@@ -138,24 +129,18 @@ class _Builder:
             if identity is not None and key is not None:
                 self._devices.setdefault(key, (identity, sample))
 
-    def gpu(self, stamp: _Stamp) -> GpuEvent | None:
+    def gpu(self, stamp: Stamp) -> GpuEvent | None:
         if not self._devices:
             return None
         keys = sorted(self._devices, key=lambda k: (self._device(k).index, k))
         columns = self._evaluator.columns(self._page, ("gpu",))
         return GpuEvent(
-            cluster=stamp.context.cluster,
-            node=stamp.node,
-            boot_id=stamp.context.boot_id,
-            stream=stamp.stream("gpu"),
-            time_unix_ns=stamp.now.unix_ns,
-            seq=stamp.now.boottime_ns,
-            period_secs=stamp.period_secs,
+            **stamp,
             devices=[self._device(key) for key in keys],
             metrics={name: [row.get(k) for k in keys] for name, row in sorted(columns.items())},
         )
 
-    def ib(self, stamp: _Stamp) -> IbEvent | None:
+    def ib(self, stamp: Stamp) -> IbEvent | None:
         counters = self._evaluator.columns(self._page, ("ib",))
         optics = self._evaluator.columns(self._page, ("optics",))
         ports = self._ports()
@@ -167,19 +152,13 @@ class _Builder:
             return None
         keys = sorted(ports, key=lambda k: (len(ports[k].device), ports[k].device, ports[k].port))
         return IbEvent(
-            cluster=stamp.context.cluster,
-            node=stamp.node,
-            boot_id=stamp.context.boot_id,
-            stream=stamp.stream("ib"),
-            time_unix_ns=stamp.now.unix_ns,
-            seq=stamp.now.boottime_ns,
-            period_secs=stamp.period_secs,
+            **stamp,
             ports=[ports[key] for key in keys],
             counters={n: [_whole(row.get(k)) for k in keys] for n, row in sorted(counters.items())},
             metrics={n: [row.get(k) for k in keys] for n, row in sorted(optics.items())},
         )
 
-    def node(self, stamp: _Stamp) -> NodeEvent | None:
+    def node(self, stamp: Stamp) -> NodeEvent | None:
         metrics = self._evaluator.host(self._page)
         mounts = self._evaluator.mounts(self._page)
         processes = self._users_of_devices()
@@ -188,13 +167,7 @@ class _Builder:
         if not (metrics or mounts or processes):
             return None
         return NodeEvent(
-            cluster=stamp.context.cluster,
-            node=stamp.node,
-            boot_id=stamp.context.boot_id,
-            stream=stamp.stream("node"),
-            time_unix_ns=stamp.now.unix_ns,
-            seq=stamp.now.boottime_ns,
-            period_secs=stamp.period_secs,
+            **stamp,
             metrics=metrics,
             mounts=mounts,
             processes=processes,

@@ -1,13 +1,26 @@
 """What a reader is: one source on a node, read once a period, whose events it returns."""
 
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from msgspec import Struct, field
 
 from stethoscope.agents.clock import Now
-from stethoscope.schemas.events import Event
+from stethoscope.schemas.events import Event, Value
+from stethoscope.schemas.metrics import clean, registry
 
-__all__ = ["Context", "Counters", "Now", "Reader", "Repeating", "Resumable"]
+__all__ = ["Context", "Counters", "Now", "Reader", "Repeating", "Resumable", "Stamp"]
+
+
+class Stamp(TypedDict):
+    """What a node's samples of one read share: fields of their events."""
+
+    cluster: str
+    node: str
+    boot_id: str
+    stream: str | None
+    time_unix_ns: int
+    seq: int
+    period_secs: float
 
 
 class Context(Struct, frozen=True):
@@ -16,6 +29,18 @@ class Context(Struct, frozen=True):
     cluster: str = "default"
     node: str = ""
     boot_id: str = ""
+
+    def stamp(self, now: Now, period_secs: float, stream: str | None = None) -> Stamp:
+        """For a sample of that moment; ``stream`` only where the kind does not say enough."""
+        return Stamp(
+            cluster=self.cluster,
+            node=self.node,
+            boot_id=self.boot_id,
+            stream=stream,
+            time_unix_ns=now.unix_ns,
+            seq=now.boottime_ns,
+            period_secs=period_secs,
+        )
 
 
 class Counters(Struct):
@@ -35,6 +60,12 @@ class Counters(Struct):
     def skip(self, reason: str, count: int = 1) -> None:
         """Count what was left out."""
         self.skipped[reason] = self.skipped.get(reason, 0) + count
+
+    def clean(self, name: str, value: Value) -> Value:
+        """The metric's value; one that it cannot have is null, and counted."""
+        cleaned = clean(registry()[name], value)
+        self.invalid_samples_total += cleaned is None
+        return cleaned
 
     def error(self, source: str) -> None:
         """Count one failure of ``source`` (a file, a call, a URL without its secrets)."""

@@ -4,12 +4,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 from msgspec import structs
 
 from stethoscope.agents.command import CommandError, run
-from stethoscope.agents.job_changes import JobChanges, end_of
-from stethoscope.agents.reader import Context, Counters, Now
+from stethoscope.agents.job_changes import end_of
+from stethoscope.agents.job_reader import JobReader
+from stethoscope.agents.reader import Context, Now
 from stethoscope.agents.slurm_json import NS, JobFacts, parse_queue, to_event
 from stethoscope.agents.slurm_text import (
     SACCT_FIELDS,
@@ -21,7 +21,7 @@ from stethoscope.agents.slurm_text import (
 )
 from stethoscope.schemas.agent_config import Slurm
 from stethoscope.schemas.errors import ReaderUnsupported, ServiceError
-from stethoscope.schemas.events import ClockEvent, Event, JobEvent, NodeInfo, TopologyEvent
+from stethoscope.schemas.events import Event, JobEvent, NodeInfo, TopologyEvent
 from stethoscope.schemas.job_states import ENDED
 
 # Slurm's times are whole seconds: what happened in the last one may be listed later.
@@ -30,21 +30,17 @@ MAX_ASKED = 50  # ends looked up in one read; the others wait for the next
 _PLAIN_ENVIRON = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
 
 
-class SlurmReader:
+class SlurmReader(JobReader):
     """Tells of each job when it changes, of nodes when their state does, and of time passing.
 
     The ``clock`` event says up to when the jobs of this cluster are known.
     """
 
     name = "slurm"
-    hazardous = True
 
     def __init__(self, context: Context, section: Slurm) -> None:
-        self.period_secs = section.period_secs
-        self.counters = Counters()
-        self._cluster = context.cluster
+        super().__init__(context, section.period_secs)
         self._section = section
-        self._changes = JobChanges()
         self._nodes: dict[str, NodeInfo] = {}
         self._list_jobs: Callable[[], tuple[list[JobFacts], int]] | None = None
 
@@ -74,23 +70,8 @@ class SlurmReader:
         ends = [*requeued, *(self._last_of(job, now) for job in gone[:MAX_ASKED])]
         settled = [event for job in jobs if (event := self._settled(job, now)) is not None]
         events.extend(self._changes.update([*ends, *settled], now.unix_ns))
-        clock_ns = now.unix_ns - CLOCK_LAG_NS
-        events.append(ClockEvent(time_unix_ns=clock_ns, cluster=self._cluster))
+        events.append(self._known_until(now.unix_ns - CLOCK_LAG_NS))
         return events
-
-    def checkpoint(self) -> str:
-        """The jobs that have not ended."""
-        return self._changes.checkpoint()
-
-    def restore(self, state: str) -> None:
-        """Know those jobs, so that an end in the meantime is told."""
-        try:
-            self._changes.restore(state, self._cluster)
-        except msgspec.DecodeError:
-            self.counters.error("checkpoint")
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _jobs(self) -> tuple[JobFacts, ...]:
         ways = (self._by_json, self._by_scontrol, self._by_squeue)
