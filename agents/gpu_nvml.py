@@ -8,7 +8,6 @@ from stethoscope.schemas.agent_config import GpuNvml
 from stethoscope.schemas.errors import ReaderUnsupported, ServiceError
 from stethoscope.schemas.events import Device, Event, GpuEvent, NodeEvent, Process, Value
 
-NO_DRIVER = {9, 12}  # NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIBRARY_NOT_FOUND
 TIMEOUT = 10
 RETRY_LOST_SECS = 60
 MAX_EVENTS_A_READ = 1000

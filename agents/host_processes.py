@@ -37,7 +37,6 @@ class Facts(Struct, frozen=True):
     user: str | None = None
     job_id: str | None = None
     rank: int | None = None
-    local_rank: int | None = None
     container: str | None = None
     own_rank: bool = False
 
@@ -70,7 +69,8 @@ def parse_stat(text: str) -> Stat | None:
 def last_cpu(text: str) -> int | None:
     """The processor that a process last ran on, from its ``stat``."""
     values = text.rpartition(")")[2].split()
-    return int(values[36]) if len(values) > 36 and values[36].isdecimal() else None
+    cpu = values[36] if len(values) > 36 else ""
+    return int(cpu) if cpu.isdecimal() and len(cpu) < 8 else None
 
 
 def parse_environ(data: bytes) -> dict[str, str]:
@@ -127,10 +127,6 @@ class ProcessTable:
         """Ids of all processes."""
         return [int(name) for name in os.listdir(self.root) if name.isdigit()]  # noqa: PTH208  # cheap
 
-    def known(self, pid: int) -> Facts | None:
-        """What was last found out, without a look."""
-        return self._known.get(pid)
-
     def forget_all_but(self, pids: set[int]) -> None:
         """Drop the facts of processes that are gone; bounds the table."""
         for pid in self._known.keys() - pids:
@@ -167,7 +163,6 @@ class ProcessTable:
             user=self._user(pid),
             job_id=job_of(environ, cgroup),
             rank=number_of(environ, *RANK_VARIABLES),
-            local_rank=number_of(environ, "LOCAL_RANK", "SLURM_LOCALID"),
             container=container_of(cgroup),
             own_rank="RANK" in environ or "LOCAL_RANK" in environ,
         )

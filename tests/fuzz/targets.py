@@ -12,6 +12,7 @@ from stethoscope.agents import (
     bench_formats,
     fabric,
     host_checkpoints,
+    host_numa,
     host_proc,
     host_processes,
     host_versions,
@@ -38,6 +39,9 @@ from stethoscope.schemas import codec, names, nodelist
 from stethoscope.schemas.agent_config import Prometheus, Target
 from stethoscope.schemas.errors import BadEvent, ConfigError
 
+NUMA_MAPS = """55d0c8a00000 default heap anon=100 dirty=100 N0=60 N1=40 kernelpagesize_kB=4
+7f0000000000 bind:1 file=/dev/shm/a\\040b anon=2 dirty=2 N1=2 kernelpagesize_kB=2048
+"""
 DATA = Path(__file__).parents[1] / "data"
 NOW_NS = 1_795_968_000_000_000_000
 
@@ -149,6 +153,9 @@ TARGETS: tuple[FuzzTarget, ...] = (
     text("host.net_dev", host_proc.parse_net_dev, "eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n"),
     text("host.mountstats", host_proc.parse_mountstats, MOUNTSTATS),
     text("host.process_stat", host_processes.parse_stat, "7 (a) b) S 1 " + "0 " * 20),
+    text("host.last_cpu", host_processes.last_cpu, "7 (a) b) S 1 " + "3 " * 40),
+    text("host.cpu_list", host_numa.parse_cpu_list, "0-3,8,64-127\n"),
+    text("host.numa_maps", host_numa.parse_numa_maps, NUMA_MAPS),
     FuzzTarget("host.environ", host_processes.parse_environ, (b"RANK=1\0SLURM_JOB_ID=7\0",)),
     text("host.container", host_processes.container_of, f"0::/docker-{'a1' * 32}.scope"),
     text("host.step", host_checkpoints.step_of, "epoch=1-step=250.ckpt"),
