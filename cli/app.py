@@ -79,10 +79,23 @@ def run() -> None:
     except StethoscopeError as error:
         typer.echo(f"stethoscope: {error}", err=True)
         sys.exit(1)
+    except ModuleNotFoundError as error:
+        typer.echo(_missing_line(error), err=True)
+        sys.exit(2)
     if code == _INTERRUPTED:
         raise KeyboardInterrupt
     if isinstance(code, int) and code:
         sys.exit(code)
+
+
+def _missing_line(error: ModuleNotFoundError) -> str:
+    """A command of an extra that is not installed. A module of ours that is missing is a fault."""
+    if error.name is None or error.name.partition(".")[0] == "stethoscope":
+        raise error
+    return (
+        f"stethoscope: this command needs {error.name}, which is not installed; "
+        "stethoscope doctor says which extra brings it"
+    )
 
 
 def _usage_line(error: Exception) -> str:

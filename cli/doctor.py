@@ -81,7 +81,9 @@ def _services(config: "Config", file: Path | None) -> Iterator[Check]:
 def _extra(name: str, modules: tuple[str, ...]) -> Check:
     if missing := _missing(modules):
         return Check(
-            "absent", f"extra {name}: without {missing}", f"pip install 'stethoscope[{name}]'"
+            "absent",
+            f"extra {name}: without {missing}",
+            f"pip install '.[{name}]' in the source folder",
         )
     return Check("ok", f"extra {name}")
 

@@ -47,6 +47,6 @@ class Sources:
         except ModuleNotFoundError as error:
             from stethoscope.schemas.errors import InputError
 
-            msg = f"{url}: needs {error.name}; pip install 'stethoscope[worker]'"
+            msg = f"{url}: needs {error.name}; stethoscope doctor says which extra brings it"
             raise InputError(msg) from error
         return read_topics(url, self._kafka, on_bad)

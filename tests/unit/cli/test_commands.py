@@ -11,6 +11,7 @@ import pytest
 from click import Command
 from typer.main import get_command
 
+from stethoscope.cli import app as app_module
 from stethoscope.cli import main
 from stethoscope.cli.app import app
 from stethoscope.schemas.codec import encode_line
@@ -235,6 +236,19 @@ def test_ctrl_c_is_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # put back afterwards
     answer = run("replay", "x.jsonl")
     assert (answer.code, answer.out, answer.err) == (130, "", "")
+
+
+def test_a_command_whose_extra_is_missing_says_so(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "stethoscope.streams.config", None)
+    monkeypatch.setattr("stethoscope.cli.app._missing_line", lambda _: "stethoscope: ours")
+    assert run("config", "show").one_line == "stethoscope: ours\n"
+    monkeypatch.undo()
+    error = ModuleNotFoundError(name="numpy")
+    assert "this command needs numpy" in app_module._missing_line(error)
+    with pytest.raises(ModuleNotFoundError):
+        app_module._missing_line(ModuleNotFoundError(name="stethoscope.zork"))
 
 
 def test_a_window_that_ends_before_it_begins(run: Run, tmp_path: Path) -> None:
