@@ -56,10 +56,12 @@ class Agent:
         self.state_dir = folder / "state"
         self.log = folder / "kern.log"
         self.log.touch()
+        self.training = folder / "train.log"
         self._errors = folder / "agent.err"
         self._config = folder / "agent.yaml"
         self._config.write_text(
-            f"{CONFIG}node: {node}\nkernel_log: {{period_secs: 0.05, file: {self.log}}}\n",
+            f"{CONFIG}node: {node}\nkernel_log: {{period_secs: 0.05, file: {self.log}}}\n"
+            f"train_log: {{period_secs: 0.05, rescan_secs: 0.1, globs: ['{self.training}*']}}\n",
             encoding="utf-8",
         )
         self.broker = broker
@@ -128,12 +130,12 @@ def events_of(agent: Agent, topic: str) -> list[Event]:
     return [event for event in events if getattr(event, "node", None) == agent.node]
 
 
-def kernel_lines(agent: Agent) -> list[LogEvent]:
+def log_lines(agent: Agent) -> list[LogEvent]:
     return [e for e in events_of(agent, LOGS) if isinstance(e, LogEvent)]
 
 
 def has_lines(agent: Agent, count: int) -> Callable[[], bool]:
-    return lambda: len({event_id(event) for event in kernel_lines(agent)}) >= count
+    return lambda: len({event_id(event) for event in log_lines(agent)}) >= count
 
 
 def test_an_outage_with_kills_loses_no_line_and_doubles_none(broker: Broker, agent: Agent) -> None:
@@ -152,7 +154,7 @@ def test_an_outage_with_kills_loses_no_line_and_doubles_none(broker: Broker, age
             agent.start()
     broker.start()
     until(has_lines(agent, agent.written), "all lines are in Kafka")
-    lines = kernel_lines(agent)
+    lines = log_lines(agent)
     bodies = {
         event_id(line): msgspec.structs.replace(line, received_unix_ns=None) for line in lines
     }
@@ -162,6 +164,30 @@ def test_an_outage_with_kills_loses_no_line_and_doubles_none(broker: Broker, age
     until(lambda: _last_beat(agent).spooled == 0, "the spool is empty")
     assert _last_beat(agent).dropped_total == 0
     assert agent.end(signal.SIGTERM) == 0
+
+
+def test_lines_without_a_stamp_that_kills_send_twice_are_the_same(
+    broker: Broker, agent: Agent
+) -> None:
+    written = doubled = 0
+    (agent.state_dir / "cursors.json.part").mkdir(parents=True)  # no position can be saved
+    for _ in range(4):
+        agent.start()
+        for _ in range(5):
+            with agent.training.open("a", encoding="utf-8") as log:
+                log.writelines(f"step {i} loss 2.5\n" for i in range(written, written + 10))
+            written += 10
+            until(has_lines(agent, written - 10), "the lines before are in Kafka")
+        assert agent.end(signal.SIGKILL) == -signal.SIGKILL
+    agent.start()
+    until(has_lines(agent, written), "all lines are in Kafka")
+    bodies: dict[str, Event] = {}
+    for line in log_lines(agent):
+        body = msgspec.structs.replace(line, received_unix_ns=None)
+        doubled += event_id(line) in bodies
+        assert bodies.setdefault(event_id(line), body) == body
+    assert len(bodies) == written
+    assert doubled > 0
 
 
 def test_samples_of_an_outage_arrive_in_order_with_their_own_times(
@@ -232,7 +258,7 @@ def test_a_bad_new_configuration_keeps_the_old_one(broker: Broker, agent: Agent)
     until(lambda: "configuration taken up" in agent.errors(), "the new file is noticed")
     agent.write_lines(1)
     until(has_lines(agent, 3), "the agent goes on after its reload")
-    assert len(kernel_lines(agent)) == 3
+    assert len(log_lines(agent)) == 3
     assert agent.end(signal.SIGTERM) == 0
 
 
