@@ -1,5 +1,6 @@
 """The host: processors, memory, disks, mounts, training processes, checkpoints, versions."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -161,7 +162,8 @@ class HostReader:
             root = Path(self._prefix or "/")
             directories = (p for p in root.glob(pattern.lstrip("/")) if p.is_dir())
             for directory in sorted(directories)[:MAX_CHECKPOINT_DIRS]:
-                path = str(directory).removeprefix(self._prefix)
+                name = os.fsencode(directory).decode(errors="replace")
+                path = name.removeprefix(self._prefix)
                 try:
                     found.append(replace(newest_checkpoint(directory), path=path))
                 except OSError:

@@ -101,7 +101,10 @@ class FileSet:
             for path in [pattern] if plain else glob.iglob(pattern, recursive=True):  # noqa: PTH207
                 for file in _files_of(path):
                     literal[file] = plain or literal.get(file, False)
-        files = [path for path in literal if Path(path).is_file() or literal[path]]
+        named = [path for path in literal if _is_utf8(path)]
+        if len(named) < len(literal):
+            self._counters.skip("bad_file_name", len(literal) - len(named))
+        files = [path for path in named if Path(path).is_file() or literal[path]]
         files.sort(key=lambda path: (Path(path).is_symlink(), path))
         by_target: dict[str, str] = {}
         for path in files:
@@ -118,6 +121,15 @@ def _files_of(path: str) -> list[str]:
     if not Path(path).is_dir():
         return [path]
     return [str(entry) for entry in Path(path).iterdir() if entry.is_file()]
+
+
+def _is_utf8(path: str) -> bool:
+    """Whether events and positions can hold the path."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # bytes that are none, as os.fsdecode keeps them
+        return False
+    return True
 
 
 def _modified(path: str) -> float:

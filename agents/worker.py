@@ -11,7 +11,7 @@ import sys
 
 import msgspec
 
-from stethoscope.agents.calls import Call, Result, Setup, build, frame, perform, unframe
+from stethoscope.agents.calls import Call, Result, Setup, build, frame, one_line, perform, unframe
 from stethoscope.agents.reader import Reader
 
 _PR_SET_PDEATHSIG = 1
@@ -34,7 +34,7 @@ def main() -> None:
     while (body := _next_message(buffer)) is not None:
         call = decoder.decode(body)
         known = len(readers)
-        _write(answers, frame(_answer(readers, setup, call)))
+        _write(answers, _framed(_answer(readers, setup, call)))
         if len(readers) > known:
             _give_back_memory()
     for reader in readers.values():
@@ -49,6 +49,13 @@ def _answer(readers: dict[str, Reader], setup: Setup, call: Call) -> Result:
             return Result(call.reader, "failing", built)
         readers[call.reader] = built
     return perform(readers[call.reader], call, fresh=fresh)
+
+
+def _framed(answer: Result) -> bytes:
+    try:
+        return frame(answer)
+    except UnicodeEncodeError as error:  # a file's name that is no text must not end the others
+        return frame(Result(answer.reader, "failing", one_line(error)))
 
 
 def _next_message(buffer: bytearray) -> bytes | None:

@@ -54,6 +54,9 @@ class Resumes(Good):
     def checkpoint(self): return str(self.position)
     def restore(self, state): self.position = int(state)
 
+class NoText(Good):
+    def read(self, now): return [NodeEvent(time_unix_ns=5, node="\\udcff")]
+
 class Absent(Good):
     def probe(self): raise ReaderUnsupported("no such device")
 """
@@ -117,6 +120,20 @@ def test_a_position_is_given_to_a_new_process_only(
     for expected in ("8", "9"):
         pool.submit(Call("train_log", "read", NOW, long_position), PATIENCE_SECS)
         assert wait_for(pool, 1)["train_log"].checkpoint == expected
+
+
+def test_what_cannot_be_written_as_text_ends_no_process(
+    pool_of: Callable[[dict[str, str]], WorkerPool],
+) -> None:
+    pool = pool_of({"train_log": "NoText", "host": "Good"})
+    for _ in range(2):
+        read(pool, "train_log")
+        read(pool, "host")
+        found = wait_for(pool, 2)
+        assert found["train_log"].state == "failing"
+        assert "surrogates not allowed" in found["train_log"].detail
+        assert found["host"].state == "ok"
+    assert pool.killed_total == 0
 
 
 def test_what_a_reader_raises_is_a_state(pool_of: Callable[[dict[str, str]], WorkerPool]) -> None:

@@ -1,5 +1,6 @@
 """The host reader on a made-up /proc."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -165,6 +166,13 @@ def test_checkpoints_are_named_as_the_host_names_them(proc: Proc) -> None:
     (folder / "trainer_state.json").write_text("{}")
     (only,) = look(make(proc, checkpoint_dirs=["/data/*"]), FakeClock()).checkpoints
     assert (only.path, only.newest_step, only.complete) == ("/data/run1", 5, True)
+
+
+def test_a_checkpoint_folder_whose_name_is_no_text_is_told_all_the_same(proc: Proc) -> None:
+    name = os.fsdecode(b"run\xff")
+    (proc.root / "1/root/data" / name / "checkpoint-5").mkdir(parents=True)
+    event = look(make(proc, checkpoint_dirs=["/data/*"]), FakeClock())
+    assert [c.path for c in event.checkpoints] == ["/data/run\ufffd"]
 
 
 def test_a_mount_that_hangs_shows_for_how_long_and_holds_nothing_up(

@@ -238,6 +238,15 @@ def test_container_logs(tmp_path: Path) -> None:
     assert events[0].job_id == f"{tmp_path.name}/0"
 
 
+def test_a_file_whose_name_is_no_text_is_counted_and_the_rest_is_read(tmp_path: Path) -> None:
+    append(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.log")), STEP.format(1))
+    append(tmp_path / "b.log", STEP.format(2))
+    agent = Agent(str(tmp_path))
+    assert agent.lines() == [STEP.format(2)]
+    assert agent.reader.checkpoint()
+    assert agent.reader.counters.skipped == {"bad_file_name": 1}
+
+
 def test_too_many_files_keep_the_newest(tmp_path: Path) -> None:
     for index in range(5):
         append(tmp_path / f"{index}.log", STEP.format(index))
