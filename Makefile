@@ -7,7 +7,7 @@ help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
 
 demo: $(STAMP)   ## replay the packaged recording, no Kafka needed
-	.venv/bin/stethoscope demo
+	@.venv/bin/stethoscope demo
 
 test: $(STAMP) system  ## all tests, real Kafka and Alertmanager included
 	.venv/bin/pytest
@@ -29,9 +29,10 @@ system:          ## what the tests need of the machine (Java, Maven, Alertmanage
 install: $(STAMP)  ## the command and the development tools, in .venv
 
 $(STAMP): pyproject.toml constraints.txt
-	python3 -m venv .venv
-	.venv/bin/pip install -q -U pip
-	.venv/bin/pip install -q -c constraints.txt -e '.[agent,worker]' --group dev
+	@echo "installing into .venv: about a minute, once"
+	@python3 -m venv .venv
+	@.venv/bin/pip install -q -U pip
+	@PYTHONWARNINGS=ignore .venv/bin/pip install -q -c constraints.txt -e '.[agent,worker]' --group dev
 	@touch $@
 
 types:
