@@ -133,3 +133,7 @@ def test_live_incidents_equal_those_of_replay(broker: str, tmp_path: Path) -> No
         worker.close()
         alertmanager.close()
     assert firings(alertmanager) == dict.fromkeys(pages, 1)
+    again = run_command("replay", f"kafka://{broker}", "--format", "json")
+    assert {x["incident_id"]: x for x in map(msgspec.json.decode, again.stdout.splitlines())} == (
+        expected
+    ), again.stderr
