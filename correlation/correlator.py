@@ -20,6 +20,8 @@ from stethoscope.schemas.labels import page_labels
 SLACK_NS = 5 * NS
 # A collective hangs up to NCCL's timeout before it is reported; torch's default is 30 minutes.
 LOOK_BACK_NS = 1800 * NS
+# What begins a minute after a symptom is not its reason.
+REROOT_NS = 60 * NS
 # Detectors of one slowness end and begin within seconds of each other.
 TAIL_NS = 10 * NS
 
@@ -114,10 +116,12 @@ class Correlator:
             if known and is_same(case.cause, case.root, *said):
                 return case
         for case in near:
-            if case.severity != "info" and leads_to(case.cause, case.root, *said):
+            fresh = finding.started_unix_ns <= case.seen_ns + LOOK_BACK_NS or _is_of_job(case)
+            if case.severity != "info" and fresh and leads_to(case.cause, case.root, *said):
                 return case
         for case in near:
-            if is_deeper(*said, case.cause, case.root):
+            late = finding.started_unix_ns > case.started_ns + REROOT_NS
+            if not late and is_deeper(*said, case.cause, case.root):
                 reroot(case, finding)
                 return case
         return None
@@ -256,3 +260,8 @@ class Correlator:
         old = [key for key, times in self.state.history.items() if times[-1] < oldest_ns]
         for key in old:
             del self.state.history[key]
+
+
+def _is_of_job(case: Case) -> bool:
+    """Whether the cause lasts as long as its job; one of hardware explains what comes soon."""
+    return cause_catalogue()[case.cause].plane == "job"

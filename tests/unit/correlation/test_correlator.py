@@ -464,3 +464,24 @@ def test_an_incident_says_what_to_do() -> None:
     assert "GPU 1 of node01" in only.title
     assert "job 77" in only.title
     assert 0.0 < only.confidence < 1.0
+
+
+# How long a cause explains.
+
+
+def test_a_port_that_has_been_down_for_hours_does_not_hide_a_new_hang() -> None:
+    desk = shown(
+        finding("ib_port_down", 20, ib_device="mlx5_0", ib_port=1),
+        finding("job_hang", 7_300, onset=7_250, **JOB),
+        secs=7_400,
+    )
+    assert [i.cause for i in desk.pages] == ["ib_port_down", "job_hang"]
+
+
+def test_what_begins_long_after_a_symptom_is_not_its_reason() -> None:
+    desk = shown(
+        finding("step_time_regression", 20, **JOB),
+        finding("gpu_contention", 620, onset=600, **RANK),
+        secs=700,
+    )
+    assert [i.cause for i in desk.pages] == ["step_time_regression", "gpu_contention"]
