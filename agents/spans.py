@@ -7,6 +7,7 @@ have been sent already are read again, and their events must not differ.
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stethoscope.agents.tail import RawLine, Tailed
 
@@ -48,20 +49,33 @@ class Spans:
         self, tailed: Tailed, now_unix_ns: int, last_read_unix_ns: int | None
     ) -> Iterator[tuple[Span, list[RawLine]]]:
         """The lines by span: as they were read before, the rest as they are read now."""
+        fresh = Span(tailed.stream, 0, 0, now_unix_ns, tailed.modified_unix_ns, last_read_unix_ns)
         left = tailed.lines
-        for span in self._expected.get(tailed.stream, ()):
+        for span in self._passed(tailed):
+            before = [line for line in left if line.offset < span.first]
             again = [line for line in left if span.first <= line.offset <= span.last]
+            left = [line for line in left if line.offset > span.last]
+            if before:
+                yield self._use(_over(before, fresh)), before
             if again:
-                left = [line for line in left if line.offset > span.last]
                 yield self._use(span), again
         if left:
-            first, last = left[0].offset, left[-1].offset
-            modified_ns = tailed.modified_unix_ns
-            span = Span(tailed.stream, first, last, now_unix_ns, modified_ns, last_read_unix_ns)
-            yield self._use(span), left
+            yield self._use(_over(left, fresh)), left
+
+    def _passed(self, tailed: Tailed) -> list[Span]:
+        """What is expected of this stream; what these lines go beyond, for the last time."""
+        spans = self._expected.pop(tailed.stream, [])
+        end = tailed.lines[-1].offset if tailed.lines else -1
+        if later := [span for span in spans if span.last > end]:
+            self._expected[tailed.stream] = later
+        return spans
 
     def _use(self, span: Span) -> Span:
         if self._is_new_read:
             self._used, self._is_new_read = [], False
         self._used.append(span)
         return span
+
+
+def _over(lines: list[RawLine], span: Span) -> Span:
+    return replace(span, first=lines[0].offset, last=lines[-1].offset)
