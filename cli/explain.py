@@ -53,12 +53,16 @@ def sxid(code: Annotated[int, typer.Argument(help="The number, as in the kernel 
 
 
 @explain_app.command()
-def cause(name: Annotated[str, typer.Argument(help="As in an alert's label `cause`.")]) -> None:
+def cause(
+    name: Annotated[str, typer.Argument(help="As in an alert's label `cause`, or `alertname`.")],
+) -> None:
     """A cause: how loud it is, whose it is, and the next steps."""
     from stethoscope.schemas.causes import cause_catalogue
+    from stethoscope.schemas.incidents import alertname_of
     from stethoscope.schemas.strict_yaml import did_you_mean
 
     known = cause_catalogue()
+    name = {alertname_of(one): one for one in known}.get(name, name)
     if name not in known:
         msg = f"{name!r} is no cause; {did_you_mean(name, known)}"
         raise UsageError(msg)

@@ -14,7 +14,7 @@ from stethoscope.cli.kafka_settings import kafka_settings
 from stethoscope.cli.logs import FieldsFormatter
 from stethoscope.cli.worker_reload import Reloader, start_anew
 from stethoscope.schemas.config import Kafka
-from stethoscope.schemas.errors import ServiceError
+from stethoscope.schemas.errors import ServiceError, UsageError
 
 if TYPE_CHECKING:
     from stethoscope.streams.app import WorkerSettings
@@ -43,7 +43,8 @@ def worker(
         Path, typer.Option("--data-dir", help="Scratch directory; nothing in it needs a backup.")
     ] = Path("worker-data"),
     web_port: Annotated[
-        int | None, typer.Option("--web-port", help="Serve /metrics on this loopback port.")
+        int | None,
+        typer.Option("--web-port", min=1, max=65535, help="Serve /metrics on this loopback port."),
     ] = None,
     snapshot_secs: Annotated[
         float, typer.Option("--snapshot-secs", min=0.1, help="Seconds between snapshots.")
@@ -70,6 +71,7 @@ def worker(
     kafka = kafka_settings(loaded.kafka, brokers)
     receivers = replace(loaded.alertmanager, urls=alertmanager or loaded.alertmanager.urls)
     loaded = replace(loaded, kafka=kafka, alertmanager=receivers)
+    _make(data_dir)
     _check_topics(kafka)
     if web_port is not None:
         _serve_metrics(web_port)
@@ -110,6 +112,14 @@ async def _run(settings: "WorkerSettings", config: "Config", file: Path | None) 
     finally:
         watching.cancel()
     return reloader.wanted
+
+
+def _make(data_dir: Path) -> None:
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"--data-dir {data_dir}: {error.strerror}; name a directory that may be written"
+        raise UsageError(msg) from error
 
 
 def _check_topics(kafka: Kafka) -> None:

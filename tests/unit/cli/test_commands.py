@@ -3,53 +3,20 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 from click import Command
 from typer.main import get_command
 
-from stethoscope.cli import app as app_module
-from stethoscope.cli import main
 from stethoscope.cli.app import app
 from stethoscope.schemas.codec import encode_line
 from stethoscope.schemas.events import Device, GpuEvent
 
+from .conftest import Run
+
 ROOT = Path(__file__).parents[3]
-Run: TypeAlias = Callable[..., "Answer"]
-
-
-class Answer:
-    """What the command came to."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code = code
-        self.out = out
-        self.err = err
-
-    @property
-    def one_line(self) -> str:
-        """The error, which must be one line."""
-        assert self.err.count("\n") == 1, self.err
-        assert self.err.startswith("stethoscope: ")
-        return self.err
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: object) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["stethoscope", *map(str, words)])
-        code = 0
-        try:
-            main()
-        except SystemExit as exit_:
-            code = exit_.code if isinstance(exit_.code, int) else 1
-        captured = capsys.readouterr()
-        return Answer(code, captured.out, captured.err)
-
-    return call
 
 
 def children(command: Command) -> dict[str, Command]:
@@ -200,57 +167,6 @@ def test_an_output_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
     assert "cannot be written" in answer.one_line
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("replay",), "Missing argument"),
-        (("replay", "--speeed", "3"), "No such option: --speeed"),
-        (("replay", "x.jsonl", "--format", "xml"), "'xml' is not one of 'table', 'json'"),
-        (("nonsense",), "No such command 'nonsense'"),
-        (("explain", "xid", "many"), "valid integer"),
-        (("worker", "--log-level", "loud"), "loud is no level"),
-    ],
-)
-def test_wrong_usage_is_one_line_that_names_the_help(
-    run: Run, words: tuple[str, ...], says: str
-) -> None:
-    answer = run(*words)
-    assert (answer.code, answer.out) == (2, "")
-    assert says in answer.one_line
-    assert answer.one_line.endswith(" --help\n")
-    assert "Value error" not in answer.err
-
-
-@pytest.mark.parametrize("words", [(), ("topics",), ("config",), ("explain",), ("bench",)])
-def test_a_group_alone_shows_its_help(run: Run, words: tuple[str, ...]) -> None:
-    answer = run(*words)
-    assert answer.code == 2
-    assert "Usage: " in answer.out + answer.err
-
-
-def test_ctrl_c_is_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("stethoscope.replay.sources.Sources.__init__", interrupted)
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # put back afterwards
-    answer = run("replay", "x.jsonl")
-    assert (answer.code, answer.out, answer.err) == (130, "", "")
-
-
-def test_a_command_whose_extra_is_missing_says_so(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "stethoscope.streams.config", None)
-    monkeypatch.setattr("stethoscope.cli.app._missing_line", lambda _: "stethoscope: ours")
-    assert run("config", "show").one_line == "stethoscope: ours\n"
-    monkeypatch.undo()
-    error = ModuleNotFoundError(name="numpy")
-    assert "this command needs numpy" in app_module._missing_line(error)
-    with pytest.raises(ModuleNotFoundError):
-        app_module._missing_line(ModuleNotFoundError(name="stethoscope.zork"))
-
-
 def test_a_window_that_ends_before_it_begins(run: Run, tmp_path: Path) -> None:
     answer = run("replay", recording(tmp_path / "x.jsonl"), "--from", "20", "--to", "10")
     assert answer.code == 2
@@ -302,6 +218,7 @@ def test_explain(run: Run) -> None:
     assert "RESTART_BM" in xid.out
     assert "severity  critical" in run("explain", "sxid", 20034).out
     assert "1. " in run("explain", "cause", "job_hang").out
+    assert run("explain", "cause", "JobHang").out == run("explain", "cause", "job_hang").out
 
 
 @pytest.mark.parametrize(
