@@ -31,9 +31,9 @@ th { font-weight: 600; border-bottom: 2px solid #8886; } td { border-bottom: 1px
 .critical { color: var(--critical); } .warning { color: var(--warning); }
 .info { color: var(--info); }
 .sev { font-weight: 600; white-space: nowrap; } .num { white-space: nowrap; }
-.what { min-width: 20rem; } .where { min-width: 7rem; }
-.next { min-width: 14rem; } small { opacity: .8; }
-code { font-size: .85em; overflow-wrap: anywhere; } ol, ul { margin: 0; padding-left: 1.1rem; }
+.what { min-width: 17rem; } .where { min-width: 8rem; }
+.next { min-width: 13rem; } small { opacity: .8; }
+code { font-size: .85em; } code, small { overflow-wrap: anywhere; } ol, ul { margin: 0; padding-left: 1.1rem; }
 svg { width: 100%; height: auto; } svg text { fill: currentColor; font-size: 12px; }
 svg .grid { stroke: #8884; } svg rect { fill: currentColor; }
 </style></head><body>
@@ -63,7 +63,7 @@ def _body(outcome: Outcome) -> str:
     return (
         f"<h2>Timeline (UTC)</h2>\n{_timeline(outcome)}\n<h2>Incidents</h2>\n"
         '<div class="wide"><table><thead><tr><th>Severity</th><th class="what">What</th>'
-        '<th class="where">Where</th><th>Since (UTC)</th><th>Lasted</th><th>Sure</th>'
+        '<th class="where">Where</th><th>Since (UTC)</th><th>Sure</th>'
         f'<th class="next">Next</th></tr></thead><tbody>\n{rows}\n</tbody></table></div>'
     )
 
@@ -96,8 +96,8 @@ def _row(incident: Incident) -> str:
         f"{escape(place_text(incident.root)).replace(' · ', '<br>')}{_also(incident)}",
         f'<span class="num">{_utc(incident.started_unix_ns, "%Y-%m-%d")}<br>'
         f"{_utc(incident.started_unix_ns)}</span><br>"
+        f'<span class="num">{_lasted(incident)}</span><br>'
         f'<small class="num">seen {_seen_after(incident)} later</small>',
-        f'<span class="num">{_lasted(incident)}</span>',
         f"{incident.confidence:.0%}",
         _list("ol", incident.actions),
     )
@@ -134,7 +134,8 @@ def _suspects(incident: Incident) -> str:
 
 
 def _evidence(incident: Incident) -> str:
-    shown = [_said(finding) for finding in incident.findings.first if finding.evidence]
+    known = {"", *(one.reason for one in incident.suspects[:1])}  # that one stands above it
+    shown = [_said(one) for one in incident.findings.first if one.evidence not in known]
     if not shown:
         return ""
     return f"<details><summary>evidence</summary>{_list('ul', shown, code=True)}</details>"
@@ -210,7 +211,7 @@ def _seen_after(incident: Incident) -> str:
 def _lasted(incident: Incident) -> str:
     if incident.ended_unix_ns is None:
         return "still open"
-    return _span(incident.ended_unix_ns - incident.started_unix_ns)
+    return f"for {_span(incident.ended_unix_ns - incident.started_unix_ns)}"
 
 
 def _span(span_ns: int) -> str:
