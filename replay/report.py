@@ -33,7 +33,8 @@ th { font-weight: 600; border-bottom: 2px solid #8886; } td { border-bottom: 1px
 .sev { font-weight: 600; white-space: nowrap; } .num { white-space: nowrap; }
 .what { min-width: 17rem; } .where { min-width: 8rem; }
 .next { min-width: 13rem; } small { opacity: .8; }
-code { font-size: .85em; } code, small { overflow-wrap: anywhere; } ol, ul { margin: 0; padding-left: 1.1rem; }
+code { font-size: .85em; } code, small { overflow-wrap: anywhere; }
+ol, ul { margin: 0; padding-left: 1.1rem; }
 svg { width: 100%; height: auto; } svg text { fill: currentColor; font-size: 12px; }
 svg .grid { stroke: #8884; } svg rect { fill: currentColor; }
 </style></head><body>
