@@ -147,11 +147,19 @@ def to_incident(case: Case) -> Incident:
         raw_events=case.raw_events,
         recurrence=case.recurrence,
         merged_into=case.merged_into,
-        actions=known.actions,
+        actions=_actions(case, known.actions),
         knowledge=f"docs/causes.md#{case.cause}",
         paged_unix_ns=case.paged_ns,
         page_labels=dict(case.page_labels),
     )
+
+
+def _actions(case: Case, actions: list[str]) -> list[str]:
+    """The catalogue's steps; a step that asks for a code gets the one that was seen."""
+    finding = case.root_finding
+    if finding is None or finding.unit != "xid" or finding.value is None:
+        return actions
+    return [action.replace("CODE", f"{finding.value:.0f}") for action in actions]
 
 
 def title(case: Case) -> str:

@@ -67,8 +67,6 @@ def _condition(job: JobContext, node: str, process: Process) -> Condition:
             pid=process.pid if place is None else None,
         ),
         onset_unix_ns=ended_ns,
-        value=float(process.pid),
-        unit="pid",
         score=1.0,
         evidence=f"pid {process.pid} ({process.name}) of job {job.job_id}, which ended, is alive",
     )

@@ -52,7 +52,8 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
     """The event files under the paths, each checked: present, not empty, what its name says.
 
     Raises:
-        InputError: as ``read_events``. Empty files inside a folder are passed over.
+        InputError: as ``read_events``. Inside a folder, empty files are passed over, and what a
+            file holds is looked at only when it is read.
     """
     files: dict[Path, None] = {}
     for path in paths:
@@ -70,9 +71,7 @@ def _folder(folder: Path) -> list[Path]:
     if not found:
         msg = f"{folder}: no event files in this folder; expected names ending in {_known()}"
         raise InputError(msg)
-    for path in found:
-        _check(path)
-    return found
+    return found  # each is checked when it is opened: one bad file does not spoil the rest
 
 
 def _check(path: Path) -> None:
@@ -178,6 +177,11 @@ def _ignore_bytes(count: int) -> None:
 
 def _file_events(path: Path, on_bad: OnBad, on_bytes: OnBytes) -> Iterator[Event]:
     number = 0
+    try:
+        _check(path)
+    except InputError as error:
+        on_bad(BadEvent("not_json", str(error)), str(path))
+        return
     try:
         for line in lines(chunks(path, on_bytes), MAX_EVENT_BYTES):
             number += 1

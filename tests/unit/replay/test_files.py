@@ -185,3 +185,12 @@ def test_bytes_read_are_told_for_the_progress_bar(tmp_path: Path) -> None:
     told: list[int] = []
     assert list(read_events([path], lambda *_: None, told.append))
     assert sum(told) == path.stat().st_size
+
+
+def test_a_bad_file_in_a_folder_does_not_spoil_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"\x00\x01\x02" * 50)
+    (tmp_path / "b.jsonl").write_bytes(jsonl(clock(1), clock(2)))
+    (tmp_path / "c.jsonl.gz").write_bytes(jsonl(clock(3)))
+    events, bad = read(tmp_path)
+    assert [e.time_unix_ns for e in events] == [1, 2]
+    assert sorted(bad) == [("not_json", "a.jsonl"), ("not_json", "c.jsonl.gz")]
