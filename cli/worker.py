@@ -64,15 +64,10 @@ def worker(
 
     Stops cleanly on SIGTERM; takes up a changed configuration file by itself, or on SIGHUP.
     """
-    from stethoscope.streams.config import load_config
-
     _set_up_logs(log_level)
-    loaded = load_config(config)
-    kafka = kafka_settings(loaded.kafka, brokers)
-    receivers = replace(loaded.alertmanager, urls=alertmanager or loaded.alertmanager.urls)
-    loaded = replace(loaded, kafka=kafka, alertmanager=receivers)
+    loaded = _load(config, brokers, alertmanager)
     _make(data_dir)
-    _check_topics(kafka)
+    _check_topics(loaded.kafka)
     if web_port is not None:
         _serve_metrics(web_port)
     from stethoscope.sinks.sender import REPLAY_AGE_SECS
@@ -80,7 +75,7 @@ def worker(
     from stethoscope.streams.shell import ShellSettings
 
     shell = ShellSettings(
-        kafka=kafka,
+        kafka=loaded.kafka,
         timing=loaded.timing,
         snapshot_secs=snapshot_secs,
         silence_clock=not recorded,
@@ -88,6 +83,15 @@ def worker(
     )
     if asyncio.run(_run(WorkerSettings(shell=shell, data_dir=data_dir), loaded, config)):
         start_anew()
+
+
+def _load(file: Path | None, brokers: str | None, alertmanager: list[str] | None) -> "Config":
+    """The file, with what the command line says in its place."""
+    from stethoscope.streams.config import load_config
+
+    loaded = load_config(file)
+    receivers = replace(loaded.alertmanager, urls=alertmanager or loaded.alertmanager.urls)
+    return replace(loaded, kafka=kafka_settings(loaded.kafka, brokers), alertmanager=receivers)
 
 
 async def _run(settings: "WorkerSettings", config: "Config", file: Path | None) -> bool:
