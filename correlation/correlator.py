@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from stethoscope.correlation.case import Case, absorb, add, open_case, reroot, to_incident
 from stethoscope.correlation.placement import Placement
 from stethoscope.correlation.places import is_deeper, is_same, leads_to, place_of
-from stethoscope.correlation.relations import AT_ONCE, TEARDOWN
+from stethoscope.correlation.relations import AT_ONCE, SETTLED_SLOW, TEARDOWN
 from stethoscope.schemas.causes import cause_catalogue
 from stethoscope.schemas.config import Correlation
 from stethoscope.schemas.events import JobEvent
@@ -120,7 +120,8 @@ class Correlator:
             if case.severity != "info" and fresh and leads_to(case.cause, case.root, *said):
                 return case
         for case in near:
-            late = finding.started_unix_ns > case.started_ns + REROOT_NS
+            patience_ns = TAIL_NS if case.cause in SETTLED_SLOW else REROOT_NS
+            late = finding.started_unix_ns > case.started_ns + patience_ns
             if not late and is_deeper(*said, case.cause, case.root):
                 reroot(case, finding)
                 return case

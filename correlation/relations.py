@@ -21,6 +21,8 @@ SLOW_SYMPTOMS = frozenset(
     {"step_time_regression", "throughput_drop", "mfu_drop", "data_stall", "straggler", "gpu_slow"}
 )
 END_SYMPTOMS = frozenset({"nccl_timeout", "job_hang", "rank_lost", "job_failed", "app_error"})
+# Reasons of slowness that stand by themselves: another one soon after is another fault.
+SETTLED_SLOW = frozenset({"straggler", "data_stall", "gpu_contention", "host_contention"})
 VAGUE_SLOW = SLOW_SYMPTOMS - {"straggler"}
 
 EXPLAINS: dict[str, frozenset[str]] = {

@@ -17,6 +17,7 @@ MAX_BINS = 64
 MAX_WINDOWS = 120
 RELEARN_TICKS = 3
 DOUBT_TICKS = 3
+VAGUE = "step_time_regression"
 EVIDENCE_SECS = 20
 
 
@@ -56,6 +57,7 @@ class Verdict(Struct):
     cause: str
     subject: Subject
     why: str
+    since_ns: int = 0
 
 
 class StepTimeState(Struct):
@@ -129,21 +131,28 @@ class StepTime:
         if held_secs < self.config.for_secs or blind:
             return None
         self._explain(state, job, ratio, onset_ns, now_ns)
-        return self._condition(state, ratio, limit, onset_ns)
+        return self._condition(state, ratio, limit)
 
     def _explain(
         self, state: StepTimeState, job: JobContext, ratio: float, onset_ns: int, now_ns: int
     ) -> None:
-        """Settle on a verdict. Another must hold for some seconds, and say more than "slow"."""
+        """Settle on a verdict. Another must hold for some seconds, and say more than "slow".
+
+        A reason found for what was only "slow" goes back to the onset; one reason after another is
+        a new fault, which began when the reason changed.
+        """
         cause, subject, why = explain(job, ratio, onset_ns, now_ns)
-        fresh = Verdict(cause, subject, why)
         known = state.verdict
-        if known is None or (known.cause, known.subject) == (fresh.cause, fresh.subject):
-            state.verdict, state.doubts = fresh, 0
-        elif fresh.cause != "step_time_regression":
+        if known is None:
+            state.verdict, state.doubts = Verdict(cause, subject, why, onset_ns), 0
+        elif (known.cause, known.subject) == (cause, subject):
+            known.why, state.doubts = why, 0
+        elif cause != VAGUE:
             state.doubts += 1
             if state.doubts >= DOUBT_TICKS:
-                state.verdict, state.doubts = fresh, 0
+                changed_ns = now_ns - DOUBT_TICKS * NS
+                since_ns = known.since_ns if known.cause == VAGUE else changed_ns
+                state.verdict, state.doubts = Verdict(cause, subject, why, since_ns), 0
 
     def _onset(self, state: StepTimeState, limit: float) -> int:
         """The first of the slow steps that the window ends with; what was said stays."""
@@ -250,9 +259,7 @@ class StepTime:
         grown_ns = state.pending[0].time_unix_ns - state.first_ns
         return len(known) >= 8 and grown_ns >= self.config.warmup_secs * NS
 
-    def _condition(
-        self, state: StepTimeState, ratio: float, limit: float, onset_ns: int
-    ) -> Condition | None:
+    def _condition(self, state: StepTimeState, ratio: float, limit: float) -> Condition | None:
         verdict = state.verdict
         if verdict is None:
             return None
@@ -260,7 +267,7 @@ class StepTime:
         return Condition(
             cause=verdict.cause,
             subject=verdict.subject,
-            onset_unix_ns=onset_ns,
+            onset_unix_ns=verdict.since_ns,
             value=ratio,
             threshold=limit,
             unit="times its own median",

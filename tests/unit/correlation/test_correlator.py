@@ -485,3 +485,12 @@ def test_what_begins_long_after_a_symptom_is_not_its_reason() -> None:
         secs=700,
     )
     assert [i.cause for i in desk.pages] == ["step_time_regression", "gpu_contention"]
+
+
+def test_a_straggler_and_then_a_stranger_are_two_faults() -> None:
+    desk = shown(
+        finding("straggler", 20, **RANK),
+        finding("gpu_contention", 50, onset=45, **RANK | {"gpu_index": 0, "rank": 0}),
+        secs=90,
+    )
+    assert [i.cause for i in desk.pages] == ["straggler", "gpu_contention"]

@@ -223,3 +223,25 @@ def test_a_bar_of_an_evaluation_between_those_of_training_is_none() -> None:
             bars = [(t, f" 40%|   | {n}/400 [00:02<00:04, 10.00it/s]") for t, n in beats]
             job.tick(bars, None)
     assert job.findings == []
+
+
+def test_one_reason_after_another_is_two_faults_each_with_its_own_beginning() -> None:
+    job = warm()
+    begin = job.second
+    found = job.run(25, 0.15, gpus=[LESS, MORE])
+    change = job.second
+    found += job.run(25, 0.2, gpus=[LESS | {"processes_count": 2.0}, LESS])
+    said = [f for f in found if not f.cleared]
+    assert [f.cause for f in said] == ["straggler", "gpu_contention"]
+    assert at(begin) <= said[0].started_unix_ns <= at(begin + 2)
+    assert at(change) <= said[1].started_unix_ns <= at(change + 4)
+
+
+def test_a_reason_found_later_goes_back_to_the_onset() -> None:
+    job = warm()
+    begin = job.second
+    found = job.run(8, 0.15, gpus=LESS)
+    found += job.run(12, 0.15, gpus=[LESS, MORE | {"tensor_active_ratio": 0.9}])
+    said = [f for f in found if not f.cleared]
+    assert [f.cause for f in said] == ["step_time_regression", "straggler"]
+    assert said[1].started_unix_ns == said[0].started_unix_ns <= at(begin + 2)
