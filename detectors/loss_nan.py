@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, Latch, LatchState
 from stethoscope.detectors.job_context import JobContext
+from stethoscope.detectors.job_moments import rank_of_mark
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import Finding
 from stethoscope.schemas.views import Mark, Step
@@ -93,9 +94,10 @@ class LossNan:
 
 def _aborted(job: JobContext, mark: Mark) -> Condition:
     """The trainer itself gave up."""
+    rank = rank_of_mark(job, mark)
     return Condition(
         cause="loss_nan",
-        subject=job.subject() if mark.rank is None else job.rank_subject(mark.rank),
+        subject=job.subject() if rank is None else job.rank_subject(rank),
         onset_unix_ns=mark.time_unix_ns,
         score=1.0,
         evidence=mark.text.strip()[:300],

@@ -2,6 +2,7 @@
 
 import pytest
 
+from stethoscope.agents.train_lines import rank_of as agent_rank_of
 from stethoscope.detectors.cuda_oom import CudaOom, CudaOomConfig
 from stethoscope.schemas.findings import Finding
 
@@ -36,6 +37,25 @@ def test_three_generations_of_the_message(line: str) -> None:
     assert only.moment
     assert only.score == 1.0
     assert "Tried to allocate" in only.evidence
+
+
+@pytest.mark.parametrize(
+    ("prefix", "nodes", "rank"),
+    [
+        ("[default1]: ", ["node01"], 1),
+        ("[default1]: ", ["node01", "node02"], None),
+        ("[default1]:[rank3]: ", ["node01", "node02"], 3),
+        ("3: ", ["node01", "node02"], 3),
+    ],
+)
+def test_a_rank_within_a_node_names_a_rank_of_a_job_of_one_node(
+    prefix: str, nodes: list[str], rank: int | None
+) -> None:
+    line = prefix + NEW.replace("GPU 0", "the device")
+    said = agent_rank_of(line)
+    job = Job(CudaOom(CudaOomConfig()), nodes=nodes)
+    found = [*job.tick([line], rank=said), *(f for _ in range(5) for f in job.tick())]
+    assert [f.subject.rank for f in found] == [rank]
 
 
 def test_all_ranks_of_a_job_are_one_finding() -> None:
