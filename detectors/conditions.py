@@ -18,6 +18,13 @@ from stethoscope.schemas.findings import (
     rounded,
 )
 
+MAX_QUOTED_CHARS = 300
+
+
+def quoted(text: str) -> str:
+    """A log line, as evidence quotes it."""
+    return text.strip()[:MAX_QUOTED_CHARS]
+
 
 class Condition(Struct, frozen=True, kw_only=True):
     """Something abnormal that is true now (a level), or happened just now (``moment``).

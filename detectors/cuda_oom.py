@@ -4,9 +4,9 @@ import re
 
 from msgspec import Struct, field
 
-from stethoscope.detectors.conditions import Condition, to_finding
+from stethoscope.detectors.conditions import Condition, quoted, to_finding
 from stethoscope.detectors.job_context import JobContext
-from stethoscope.detectors.job_moments import quoted, rank_of_mark
+from stethoscope.detectors.job_moments import rank_of_mark
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding, Subject
 from stethoscope.schemas.views import Mark
@@ -72,7 +72,7 @@ class CudaOom:
             subject=_subject(job, first),
             onset_unix_ns=first.time_unix_ns,
             score=None if caught else 1.0,
-            evidence=quoted(first) + ("; the steps go on" if caught else ""),
+            evidence=quoted(first.text) + ("; the steps go on" if caught else ""),
             moment=True,
             severity="info" if caught else None,
             raw_events=sum(m.count for m in job.marks if m.mark == "oom"),

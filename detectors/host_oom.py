@@ -4,7 +4,7 @@ import re
 
 from msgspec import Struct
 
-from stethoscope.detectors.conditions import Condition, to_finding
+from stethoscope.detectors.conditions import Condition, quoted, to_finding
 from stethoscope.detectors.node_context import NodeContext
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.events import LogEvent
@@ -43,7 +43,7 @@ class HostOom:
             value=float(match[1]) if match else None,
             unit="pid" if match else "",
             score=1.0,
-            evidence=line.line.strip()[:300],
+            evidence=quoted(line.line),
             moment=True,
             raw_events=line.count,
         )

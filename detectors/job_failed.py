@@ -4,7 +4,7 @@ import re
 
 from msgspec import Struct, field
 
-from stethoscope.detectors.conditions import Condition, to_finding
+from stethoscope.detectors.conditions import Condition, quoted, to_finding
 from stethoscope.detectors.job_context import JobContext
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding
@@ -55,7 +55,7 @@ class JobFailed:
             subject=job.subject(),
             onset_unix_ns=raised.time_unix_ns if raised else job.ended_ns,
             score=None if raised else 1.0,
-            evidence=f"ended {event.state}" + (f": {raised.text.strip()[:300]}" if raised else ""),
+            evidence=f"ended {event.state}" + (f": {quoted(raised.text)}" if raised else ""),
             moment=True,
         )
         return [to_finding(self.config, condition, now_ns)]

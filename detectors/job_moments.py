@@ -1,36 +1,12 @@
-"""What detectors of single log lines share: their state, and how a mark becomes a condition."""
+"""What detectors of single log lines share: whose line it is."""
 
 import re
-
-from msgspec import Struct, field
 
 from stethoscope.detectors.job_context import JobContext
 from stethoscope.schemas.views import Mark
 
 # torchrun names the rank within the node; PyTorch's own "[rank9]" beside it names the job's.
 _LOCAL_RANK = re.compile(r"\[(?:default|trainer|worker)\d{1,6}\]:(?!.*\[rank\d)", re.DOTALL)
-
-
-class Said(Struct):
-    """What was already said of one job, by key. Bound: ``MAX_SAID`` keys."""
-
-    keys: dict[str, int] = field(default_factory=dict)
-
-
-MAX_SAID = 4096
-
-
-def first_of(said: Said, key: str, time_ns: int) -> bool:
-    """Whether ``key`` is new to ``said``; remembers it."""
-    if key in said.keys or len(said.keys) >= MAX_SAID:
-        return False
-    said.keys[key] = time_ns
-    return True
-
-
-def quoted(mark: Mark, limit: int = 300) -> str:
-    """The line, for evidence."""
-    return mark.text.strip()[:limit]
 
 
 def rank_of_mark(job: JobContext, mark: Mark) -> int | None:

@@ -4,7 +4,7 @@ import math
 
 from msgspec import Struct, field
 
-from stethoscope.detectors.conditions import Condition, Latch, LatchState
+from stethoscope.detectors.conditions import Condition, Latch, LatchState, quoted
 from stethoscope.detectors.job_context import JobContext
 from stethoscope.detectors.job_moments import rank_of_mark
 from stethoscope.schemas.config import DetectorConfig
@@ -100,6 +100,6 @@ def _aborted(job: JobContext, mark: Mark) -> Condition:
         subject=job.subject() if rank is None else job.rank_subject(rank),
         onset_unix_ns=mark.time_unix_ns,
         score=1.0,
-        evidence=mark.text.strip()[:300],
+        evidence=quoted(mark.text),
         moment=True,
     )

@@ -4,7 +4,7 @@ import re
 
 from msgspec import Struct, field
 
-from stethoscope.detectors.conditions import Condition, to_finding
+from stethoscope.detectors.conditions import Condition, quoted, to_finding
 from stethoscope.detectors.job_context import JobContext
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import Finding
@@ -78,7 +78,7 @@ class NcclPath:
             subject=job.subject(),
             onset_unix_ns=mark.time_unix_ns,
             score=1.0,
-            evidence=f"{why}: {mark.text.strip()[:300]}",
+            evidence=f"{why}: {quoted(mark.text)}",
             moment=True,
             raw_events=lines,
         )

@@ -4,9 +4,8 @@ import re
 
 from msgspec import Struct, field
 
-from stethoscope.detectors.conditions import Condition, to_finding
+from stethoscope.detectors.conditions import Condition, quoted, to_finding
 from stethoscope.detectors.job_context import JobContext
-from stethoscope.detectors.job_moments import quoted
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding, Subject, Suspect
 from stethoscope.schemas.views import Mark
@@ -96,7 +95,7 @@ class NcclTimeout:
             value=state.ran_secs,
             unit="seconds",
             score=1.0,
-            evidence=(f"collective {seq[1] or seq[2]}: " if seq else "") + quoted(proof),
+            evidence=(f"collective {seq[1] or seq[2]}: " if seq else "") + quoted(proof.text),
             moment=True,
             raw_events=state.lines,
             suspects=suspects,

@@ -4,7 +4,7 @@ import re
 
 from msgspec import Struct, field
 
-from stethoscope.detectors.conditions import Condition, to_finding
+from stethoscope.detectors.conditions import Condition, quoted, to_finding
 from stethoscope.detectors.job_context import JobContext
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding, Subject
@@ -80,7 +80,7 @@ class RankLost:
             value=float(code),
             unit="exit code",
             score=1.0,
-            evidence=f"{signal}: {mark.text.strip()[:300]}",
+            evidence=f"{signal}: {quoted(mark.text)}",
             moment=True,
             raw_events=mark.count,
         )

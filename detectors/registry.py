@@ -4,28 +4,25 @@
 docs/adding-a-detector.md.
 """
 
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from stethoscope.detectors.agent_silent import AgentSilent, AgentSilentConfig
 from stethoscope.detectors.clock_skew import ClockSkew, ClockSkewConfig
 from stethoscope.detectors.counter_rise import CounterRise, CounterRiseConfig
 from stethoscope.detectors.cuda_oom import CudaOom, CudaOomConfig
 from stethoscope.detectors.data_stall import DataStall, DataStallConfig
-from stethoscope.detectors.fleet import Batch
 from stethoscope.detectors.gpu_contention import GpuContention, GpuContentionConfig
 from stethoscope.detectors.gpu_lost import GpuLost, GpuLostConfig
 from stethoscope.detectors.gpu_throttled import GpuThrottled, GpuThrottledConfig
 from stethoscope.detectors.grad_explosion import GradExplosion, GradExplosionConfig
 from stethoscope.detectors.host_oom import HostOom, HostOomConfig
 from stethoscope.detectors.ib_port_down import IbPortDown, IbPortDownConfig
-from stethoscope.detectors.job_context import JobContext
 from stethoscope.detectors.job_failed import JobFailed, JobFailedConfig
 from stethoscope.detectors.job_hang import JobHang, JobHangConfig
 from stethoscope.detectors.loss_nan import LossNan, LossNanConfig
 from stethoscope.detectors.loss_spike import LossSpike, LossSpikeConfig
 from stethoscope.detectors.nccl_path import NcclPath, NcclPathConfig
 from stethoscope.detectors.nccl_timeout import NcclTimeout, NcclTimeoutConfig
-from stethoscope.detectors.node_context import NodeContext
 from stethoscope.detectors.orphan_process import OrphanProcess, OrphanProcessConfig
 from stethoscope.detectors.rank_lost import RankLost, RankLostConfig
 from stethoscope.detectors.step_time import StepTime, StepTimeConfig
@@ -33,34 +30,6 @@ from stethoscope.detectors.telemetry_degraded import TelemetryDegraded, Telemetr
 from stethoscope.detectors.threshold import Threshold, ThresholdConfig
 from stethoscope.detectors.xid import Xid, XidConfig
 from stethoscope.schemas.config import DetectorConfig
-from stethoscope.schemas.events import LogEvent
-from stethoscope.schemas.findings import Finding
-
-
-class SampleDetector(Protocol):
-    """Reads batches of samples of one ``scope``."""
-
-    scope: str
-
-    def update(self, batch: Batch) -> list[Finding]:
-        """Findings that begin or end with the batch."""
-
-
-class LineDetector(Protocol):
-    """Reads kernel and system log lines of a node."""
-
-    def update(self, line: LogEvent, node: NodeContext) -> list[Finding]:
-        """Findings of one line."""
-
-
-class JobDetector(Protocol):
-    """Looks at one running job a second."""
-
-    def update(self, job: JobContext, now_ns: int) -> list[Finding]:
-        """Findings of this second."""
-
-    def close(self, job: JobContext, now_ns: int) -> list[Finding]:
-        """The job ended: end what is open, say what the end means, forget the job."""
 
 
 class Entry(NamedTuple):

@@ -4,7 +4,7 @@ import re
 
 from msgspec import Struct, field
 
-from stethoscope.detectors.conditions import Condition, to_finding
+from stethoscope.detectors.conditions import Condition, quoted, to_finding
 from stethoscope.detectors.node_context import NodeContext
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.events import LogEvent
@@ -85,7 +85,7 @@ class Xid:
                 value=float(code),
                 unit="xid",
                 score=None if severity == "info" else 1.0,
-                evidence=f"Xid {code} ({name}){follows}{_who(process)}: {line.line.strip()[:300]}",
+                evidence=f"Xid {code} ({name}){follows}{_who(process)}: {quoted(line.line)}",
                 moment=True,
                 severity=severity,
                 raw_events=line.count,
@@ -130,7 +130,7 @@ class Xid:
             value=79.0,
             unit="xid",
             score=1.0,
-            evidence=line.line.strip()[:300],
+            evidence=quoted(line.line),
             moment=True,
             raw_events=line.count,
         )
