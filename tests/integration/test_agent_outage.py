@@ -1,8 +1,10 @@
 """The real agent and a real broker that goes away for 600 ticks, with kills in between."""
 
 import os
+import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from .streaming import COMMAND, WAIT_SECS, read_topic, until
 pytestmark = pytest.mark.integration
 
 TICKS = 600
+LINE_NUMBER = re.compile(rb"name=python, line ([0-9]{6})")
 CONFIG = """
 loop: {adaptive: false, heartbeat_secs: 0.5}
 sending: {min_retry_secs: 0.2, max_retry_secs: 1.0, linger_secs: 0.05, flush_timeout_secs: 2.0}
@@ -92,14 +95,20 @@ class Agent:
         with self.log.open("a", encoding="utf-8") as log:
             for i in range(self.written, self.written + count):
                 stamp = f"2026-11-29T10:{i // 60 % 60:02d}:{i % 60:02d}.{i:06d}+00:00"
-                xid = f"NVRM: Xid (PCI:0000:9b:00): 13, pid={i}, name=python, line {i}"
+                xid = f"NVRM: Xid (PCI:0000:9b:00): 13, pid={i}, name=python, line {i:06d}"
                 log.write(f"{stamp} node kernel: {xid}\n")
         self.written += count
 
-    def spooled_lines(self) -> int:
-        """Log events on disk, whoever writes there at the moment."""
-        segments = sorted((self.state_dir / "spool" / "high").glob("*.seg"))
-        return sum(path.read_bytes().count(b"NVRM: Xid") for path in segments if path.exists())
+    def spooled(self, lines: range) -> Callable[[], bool]:
+        """Whether these lines are on disk, beside others: what was in flight goes there too."""
+        wanted = {f"{number:06d}".encode() for number in lines}
+
+        def holds() -> bool:
+            segments = (self.state_dir / "spool" / "high").glob("*.seg")
+            bodies = [path.read_bytes() for path in segments if path.exists()]
+            return wanted <= {n for body in bodies for n in LINE_NUMBER.findall(body)}
+
+        return holds
 
     def errors(self) -> str:
         return self._errors.read_text(encoding="utf-8", errors="replace")
@@ -120,6 +129,7 @@ def agent(tmp_path: Path, broker: Broker, request: pytest.FixtureRequest) -> Ite
     broker.start()
     agent = Agent(tmp_path, broker.address, request.node.name)
     yield agent
+    sys.stdout.write(agent.errors())  # shown when the test failed
     if agent.running():
         agent.end(signal.SIGKILL)
 
@@ -147,8 +157,7 @@ def test_an_outage_with_kills_loses_no_line_and_doubles_none(broker: Broker, age
         for _ in range(TICKS // 3 // 10):
             agent.write_lines(10)
         if outage < 2:
-            kill_when = agent.written - 50 * outage
-            until(lambda wanted=kill_when: agent.spooled_lines() >= wanted - 10, "spooled")
+            until(agent.spooled(range(10, agent.written)), "spooled")
             assert agent.end(signal.SIGKILL) == -signal.SIGKILL
             agent.write_lines(5)
             agent.start()
@@ -160,7 +169,8 @@ def test_an_outage_with_kills_loses_no_line_and_doubles_none(broker: Broker, age
     }
     assert len(bodies) == agent.written == 10 + TICKS + 10
     assert all(bodies[event_id(line)] == line for line in lines)
-    assert {line.line.rsplit(" ", 1)[1] for line in lines} == {str(i) for i in range(agent.written)}
+    numbers = {int(line.line.rsplit(" ", 1)[1]) for line in lines}
+    assert numbers == set(range(agent.written))
     until(lambda: _last_beat(agent).spooled == 0, "the spool is empty")
     assert _last_beat(agent).dropped_total == 0
     assert agent.end(signal.SIGTERM) == 0
@@ -197,7 +207,7 @@ def test_samples_of_an_outage_arrive_in_order_with_their_own_times(
     until(lambda: bool(_samples(agent)), "a sample is in Kafka")
     broker.stop()
     agent.write_lines(1)
-    until(lambda: agent.spooled_lines() == 1, "the agent noticed")
+    until(agent.spooled(range(1)), "the agent noticed")
     low = agent.state_dir / "spool" / "low"
     until(lambda: sum(p.stat().st_size for p in low.glob("*.seg")) > 100_000, "samples spooled")
     broker.start()
@@ -219,7 +229,7 @@ def test_a_broker_that_freezes_leaves_no_thread_behind(broker: Broker, agent: Ag
     broker.signal(signal.SIGSTOP)
     try:
         agent.write_lines(20)
-        until(lambda: agent.spooled_lines() == 20, "the agent noticed")
+        until(agent.spooled(range(1, 21)), "the agent noticed")
         until(lambda: agent.threads() <= threads, "the old producer ended")
     finally:
         broker.signal(signal.SIGCONT)
@@ -234,7 +244,7 @@ def test_a_clean_stop_without_kafka_leaves_everything_on_disk(
     broker.stop()
     agent.start()
     agent.write_lines(20)
-    until(lambda: agent.spooled_lines() == 20, "spooled")
+    until(agent.spooled(range(20)), "spooled")
     assert agent.end(signal.SIGTERM) == 0
     spool = Spool(agent.state_dir / "spool", 1 << 28, 1 << 20)
     events = [e for r in spool.peek(10_000, 1 << 28) for e in decode_message(r.payload)]
