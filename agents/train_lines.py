@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from stethoscope.agents.reader import Counters
 from stethoscope.agents.train_rules import URGENT, Rule, rule_of
+from stethoscope.schemas.line_rank import prefix_of, rank_of
 
 MAX_BLOCK_LINES = 200
 MAX_PROCESSES = 4096
@@ -17,13 +18,6 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 # What containerd and cri-o put before each line; Docker's JSON is brought to the same form.
 _CONTAINER = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] ")
-# srun -l writes "3: ", torchrun "[default0]:" (role and local rank), PyTorch "[rank3]:".
-_PREFIX = re.compile(r"^\s*(?:\d{1,6}: |\[(?:rank|default|trainer|worker)\d{1,6}\]:?\s?)+")
-_RANKS = (
-    re.compile(r"\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\bRank (\d{1,6})\]|\[rank-(\d{1,6})/"),
-    re.compile(r"\[(?:default|trainer|worker)(\d{1,6})\]:"),
-    re.compile(r"^\s*(\d{1,6}): "),
-)
 _NCCL_PROCESS = re.compile(r"(\S+:\d+):\d+ \[\d+\] NCCL ")
 _NCCL_COMM = re.compile(r"\brank (\d+) nranks (\d+)\b")
 
@@ -72,19 +66,6 @@ class _DockerEntry(Struct):
     log: str
     stream: str
     time: str
-
-
-def rank_of(line: str) -> int | None:
-    """The rank that the line names: PyTorch's first, then torchrun's local one, then srun's task.
-
-    >>> rank_of("3: [default1]:[rank9]: loss")
-    9
-    """
-    head = line[:256]
-    for pattern in _RANKS:
-        if match := pattern.search(head):
-            return int(next(group for group in match.groups() if group))
-    return None
 
 
 class Limit:
@@ -165,7 +146,7 @@ class LineFilter:
 
     def take(self, text: str, monotonic_ns: int) -> Kept | None:
         """The line as it goes out, or ``None``: no rule reads it, or there were too many."""
-        prefix = match[0] if (match := _PREFIX.match(text)) else ""
+        prefix = prefix_of(text)
         rest = text[len(prefix) :]
         in_block = self._in_block(prefix, rest)
         if not rest.strip():

@@ -1,12 +1,8 @@
 """What detectors of single log lines share: whose line it is."""
 
-import re
-
 from stethoscope.detectors.job_context import JobContext
+from stethoscope.schemas.line_rank import is_within_node
 from stethoscope.schemas.views import Mark
-
-# torchrun names the rank within the node; PyTorch's own "[rank9]" beside it names the job's.
-_LOCAL_RANK = re.compile(r"\[(?:default|trainer|worker)\d{1,6}\]:(?!.*\[rank\d)", re.DOTALL)
 
 
 def rank_of_mark(job: JobContext, mark: Mark) -> int | None:
@@ -14,7 +10,7 @@ def rank_of_mark(job: JobContext, mark: Mark) -> int | None:
 
     A rank within a node says which one only in a job of one node.
     """
-    if len(job.nodes()) > 1 and _LOCAL_RANK.search(mark.text[:256]):
+    if len(job.nodes()) > 1 and is_within_node(mark.text):
         return None
     known = [g.rank for g in job.gpus if g.rank is not None]
     return mark.rank if mark.rank is not None and (not known or mark.rank in known) else None

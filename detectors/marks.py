@@ -75,7 +75,6 @@ _QUICK = re.compile(
     r"|exitcod|Root Cause|local_rank|task \d|CANCELLED|NaN|nan \(|loss scale al|DataLoader|No space"
     r"|heckpoin|aving|[Vv]al|[Ee]val|Traceback|Error|Exception|Interrupt"
 )
-_RANK = re.compile(r"^\[(?:rank|default)(\d{1,9})\]:|\bRank (\d{1,9})\]|^\s*(\d{1,9}): ")
 
 
 def mark_of(line: str) -> str | None:
@@ -92,13 +91,3 @@ def mark_of(line: str) -> str | None:
         if rule.pattern.search(line):
             return rule.mark
     return None
-
-
-def rank_of(line: str) -> int | None:
-    """The rank that the line itself names.
-
-    >>> rank_of("[rank1]:[E1129 16:08:25.47 ProcessGroupNCCL.cpp:1628] text")
-    1
-    """
-    match = _RANK.search(line)
-    return None if match is None else int(match[1] or match[2] or match[3])

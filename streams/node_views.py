@@ -5,10 +5,11 @@ import numpy as np
 from stethoscope.correlation.placement import Placement
 from stethoscope.detectors.fleet import Floats, Table
 from stethoscope.detectors.job_context import JOB_METRICS
-from stethoscope.detectors.marks import mark_of, rank_of
+from stethoscope.detectors.marks import mark_of
 from stethoscope.detectors.node_context import NodeContext
 from stethoscope.detectors.trainlog import parse_step
 from stethoscope.schemas.events import LogEvent, NodeEvent
+from stethoscope.schemas.line_rank import rank_of
 from stethoscope.schemas.views import GpuView, HostView, LogView, Mark, Step, View
 from stethoscope.streams.node_samples import Sample
 

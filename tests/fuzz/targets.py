@@ -35,7 +35,7 @@ from stethoscope.agents import (
 from stethoscope.agents.clock import FakeClock
 from stethoscope.agents.prometheus import PrometheusReader
 from stethoscope.agents.reader import Context
-from stethoscope.schemas import codec, names, nodelist
+from stethoscope.schemas import codec, line_rank, names, nodelist
 from stethoscope.schemas.agent_config import Prometheus, Target
 from stethoscope.schemas.errors import BadEvent, ConfigError
 
@@ -195,7 +195,7 @@ TARGETS: tuple[FuzzTarget, ...] = (
     text("redact", redact.redact, "token=abcdef password: hunter2 Bearer abc.def.ghi"),
     FuzzTarget("segment", lambda d: list(segment.parse_segment(d)), (b"\0" * 64,)),
     FuzzTarget("train.clean", train_lines.clean, (b"\x1b[32mstep 1\x1b[0m loss \xff",)),
-    text("train.rank", train_lines.rank_of, "3: [default1]:[rank9]: loss"),
+    text("line_rank", line_rank.rank_of, "3: [default1]:[rank9]: loss"),
     text("train.rule", _line_filter(), STEP, "Traceback (most recent call last):"),
     FuzzTarget("slurm.queue", slurm_json.parse_queue, (SQUEUE.encode(),), (ValueError,)),
     text("slurm.gpus", slurm_json.gpu_indices, "gpu:h100:3(IDX:0-1,6)"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stethoscope.agents.clock import FakeClock
 from stethoscope.agents.reader import Context, Counters
-from stethoscope.agents.train_lines import Limit, LineFilter, clean, rank_of
+from stethoscope.agents.train_lines import Limit, LineFilter, clean
 from stethoscope.agents.train_log import TrainLogReader
 from stethoscope.agents.train_rules import RULES
 from stethoscope.schemas.agent_config import LineRule, TrainLog
@@ -340,24 +340,6 @@ def test_a_traceback_goes_out_whole_also_where_ranks_interleave() -> None:
 def test_a_block_without_end_ends() -> None:
     lines = ["Traceback (most recent call last):", *["  deeper"] * 500]
     assert len(keep(lines)) == 201
-
-
-@pytest.mark.parametrize(
-    ("line", "rank"),
-    [
-        ("[rank3]:[E1129 16:08:25.70 x] text", 3),
-        ("[E ProcessGroupNCCL.cpp:737] [Rank 1] Watchdog", 1),
-        ("[PG ID 0 PG GUID 0(default_pg) Rank 5] x", 5),
-        ("[default2]: step 1", 2),
-        ("12: step 1 loss 2", 12),
-        ("3: [default1]:[rank9]: loss", 9),
-        ("[rank-7/8][INFO ] x", 7),
-        ("step 1 loss 2", None),
-        ("x" * 300 + "[rank3]", None),
-    ],
-)
-def test_ranks(line: str, rank: int | None) -> None:
-    assert rank_of(line) == rank
 
 
 def test_nccls_processes_are_known_by_their_communicator() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from stethoscope.agents.train_lines import rank_of as agent_rank_of
 from stethoscope.detectors.cuda_oom import CudaOom, CudaOomConfig
 from stethoscope.schemas.findings import Finding
+from stethoscope.schemas.line_rank import rank_of
 
 from .build import Job, at, megatron
 from .shared_lines import SharedLine, shared_lines
@@ -52,7 +52,7 @@ def test_a_rank_within_a_node_names_a_rank_of_a_job_of_one_node(
     prefix: str, nodes: list[str], rank: int | None
 ) -> None:
     line = prefix + NEW.replace("GPU 0", "the device")
-    said = agent_rank_of(line)
+    said = rank_of(line)
     job = Job(CudaOom(CudaOomConfig()), nodes=nodes)
     found = [*job.tick([line], rank=said), *(f for _ in range(5) for f in job.tick())]
     assert [f.subject.rank for f in found] == [rank]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stethoscope.detectors.marks import mark_of, rank_of
+from stethoscope.detectors.marks import mark_of
 
 from .shared_lines import SharedLine, shared_lines
 
@@ -76,23 +76,6 @@ def test_what_a_line_says(line: str, mark: str) -> None:
 )
 def test_lines_that_mean_nothing(line: str) -> None:
     assert mark_of(line) is None
-
-
-@pytest.mark.parametrize(
-    ("line", "rank"),
-    [
-        ("[rank1]:[E1129 16:08:25.47 ProcessGroupNCCL.cpp:1628] text", 1),
-        ("[default0]: Min: 9.17ms, Max: 10.12ms", 0),
-        ("[E ProcessGroupNCCL.cpp:737] [Rank 1] Watchdog caught", 1),
-        ("[PG ID 0 PG GUID 0(default_pg) Rank 255] Exception", 255),
-        ("7: iteration 5/ 10 | lm loss: 1.0", 7),
-        ("AssertionError: found NaN", None),
-        ("12:30: text", None),
-        ("", None),
-    ],
-)
-def test_the_rank_that_a_line_names(line: str, rank: int | None) -> None:
-    assert rank_of(line) == rank
 
 
 @pytest.mark.parametrize(

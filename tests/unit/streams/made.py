@@ -4,26 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from stethoscope.schemas.events import Device, Event, GpuEvent, JobEvent, LogEvent, NodeEvent
-from stethoscope.schemas.findings import NS
+from tests.unit.detectors.build import HEALTHY as STEPPING
+from tests.unit.detectors.build import at
 
-T0 = 1_800_000_000 * NS
-HEALTHY: dict[str, float | None] = {
-    "gpu_utilization_ratio": 1.0,
-    "gr_engine_active_ratio": 0.95,
-    "sm_active_ratio": 0.6,
-    "tensor_active_ratio": 0.4,
-    "power_watts": 600.0,
-    "sm_clock_mhz": 1900.0,
-    "processes_count": 1.0,
-    "nvlink_tx_bytes_per_sec": 5e10,
-    "pcie_tx_bytes_per_sec": 1e9,
-    "dram_active_ratio": 0.4,
-    "gpu_temp_celsius": 60.0,
-}
-
-
-def at(secs: float) -> int:
-    return T0 + round(secs * NS)
+HEALTHY = STEPPING | {"gpu_temp_celsius": 60.0}
 
 
 def job(
