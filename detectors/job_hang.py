@@ -22,6 +22,7 @@ from stethoscope.schemas.findings import NS, Finding, Suspect
 
 LOOK_BACK_SECS = 20
 Bools = npt.NDArray[np.bool_]
+_DISK, _NETWORK = "disk_write_bytes_per_sec", "network_tx_bytes_per_sec"
 _COLLECTIVE = ("nccl_p2p", "nccl_shm", "nccl_net_ib", "nccl_socket")
 
 
@@ -32,23 +33,30 @@ class JobHangConfig(DetectorConfig, frozen=True, tag="job_hang", kw_only=True):
     none computes, this long without a break. Below a minute, since each minute of a large job
     costs hours of GPUs; it grows to ``pause_factor`` times the longest pause that the job came back
     from. ``checkpoint_secs``: while a checkpoint that began has not ended (large models take
-    minutes). ``silent_secs``: no step for so long, whatever the GPUs do.
+    minutes), or a host of the job writes at least ``write_bytes_per_sec``, to a disk or to the
+    network: a save that nobody announced. ``silent_secs``: no step for so long, whatever the GPUs
+    do.
     """
 
     keep_firing_secs: float = 5.0
     wait_secs: float = 50.0
     pause_factor: float = 3.0
     checkpoint_secs: float = 600.0
+    write_bytes_per_sec: float = 50e6
     silent_secs: float = 1200.0
 
 
 class JobHangState(Struct):
-    """One job: since when no GPU works and some spin, or all idle; its longest pause; a save."""
+    """One job: since when no GPU works and some spin, or all idle; its longest pause; a save.
+
+    ``saving_ns``: when the save under way was announced; ``written_ns``: when a host last wrote.
+    """
 
     spin_ns: int | None = None
     idle_ns: int | None = None
     longest_secs: float = 0.0
     saving_ns: int | None = None
+    written_ns: int = 0
     latch: LatchState = field(default_factory=LatchState)
 
 
@@ -69,10 +77,8 @@ class JobHang:
     def update(self, job: JobContext, now_ns: int) -> list[Finding]:
         """Look at the tick's GPUs."""
         state = self.state.setdefault(job.key, JobHangState())
-        self._saving(state, job, now_ns)
-        condition = None
-        if job.running() and job.gpus:
-            condition = self._condition(state, job, now_ns)
+        self._saving(state, job)
+        condition = self._condition(state, job, now_ns) if job.running() else None
         return self._latch.update(state.latch, [condition] if condition else [], now_ns)
 
     def close(self, job: JobContext, now_ns: int) -> list[Finding]:
@@ -80,27 +86,40 @@ class JobHang:
         state = self.state.pop(job.key, None)
         return self._latch.close(state.latch, now_ns) if state else []
 
-    def _saving(self, state: JobHangState, job: JobContext, now_ns: int) -> None:
+    def _saving(self, state: JobHangState, job: JobContext) -> None:
         for mark in job.fresh_marks("checkpoint_begin", "checkpoint_end"):
             state.saving_ns = mark.time_unix_ns if mark.mark == "checkpoint_begin" else None
-        if job.new_steps:
+        steps = job.fresh_steps()  # the line of the step before the save stands in its second
+        if state.saving_ns is not None and steps and steps[-1].time_unix_ns > state.saving_ns:
             state.saving_ns = None
 
     def _condition(self, state: JobHangState, job: JobContext, now_ns: int) -> Condition | None:
         lately = job.latest(now_ns, LOOK_BACK_SECS)
-        if np.isnan(lately[:, UTIL]).all():
-            return None  # no telemetry is another fault's business
-        working = at_work(lately, job.healthy)
-        if job.new_steps or working.any():
+        working = bool(at_work(lately, job.healthy).any())
+        if job.new_steps or working:
             self._came_back(state, job, now_ns)
-            return self._silent(job, now_ns)
+            return self._silent(job, now_ns, "though GPUs compute")
+        if not np.isnan(lately[:, UTIL]).all():
+            still = self._still(state, job, lately, now_ns)
+            return still or self._silent(job, now_ns, "and no GPU computes")
+        if job.healthy_secs:
+            return None  # telemetry that was there and is gone is another fault's business
+        return self._silent(job, now_ns, "and nothing is known of its GPUs")
+
+    def _still(
+        self, state: JobHangState, job: JobContext, lately: Floats, now_ns: int
+    ) -> Condition | None:
+        """GPUs of which none works, for too long."""
         spinning = lately[:, UTIL] > 0.9
         since_ns = self._since(state, bool(spinning.any()), now_ns)
         if not self._is_telling(job, spinning):
             return None
         limit_secs = self._limit_secs(state, job)
         waited_secs = (now_ns - since_ns) / NS
-        if waited_secs < limit_secs:
+        if self._host_writes(job):
+            state.written_ns = now_ns
+        quiet_secs = (now_ns - max(since_ns, state.written_ns)) / NS
+        if quiet_secs < limit_secs and waited_secs < max(limit_secs, self.config.checkpoint_secs):
             return None
         idle = [g for g, spins in zip(job.gpus, spinning, strict=True) if not spins]
         return _condition(job, since_ns, waited_secs, limit_secs, idle, lately)
@@ -144,8 +163,16 @@ class JobHang:
                 return True
         return False
 
-    def _silent(self, job: JobContext, now_ns: int) -> Condition | None:
-        """GPUs that work without a step for very long: an endless loop, not an evaluation."""
+    def _host_writes(self, job: JobContext) -> bool:
+        """Whether a host of the job writes as a save does."""
+        return any(
+            max(host.get(_DISK) or 0.0, host.get(_NETWORK) or 0.0)
+            >= self.config.write_bytes_per_sec
+            for host in job.host.values()
+        )
+
+    def _silent(self, job: JobContext, now_ns: int, gpus_do: str) -> Condition | None:
+        """No step for very long, whatever the GPUs do: an endless loop, not an evaluation."""
         last_ns = job.last_step_ns()
         if last_ns is None or job.step_count < 10:
             return None
@@ -153,7 +180,7 @@ class JobHang:
         waited_secs = (now_ns - last_ns) / NS
         if waited_secs < limit_secs:
             return None
-        evidence = f"no step for {waited_secs:.0f} s, though GPUs compute"
+        evidence = f"no step for {waited_secs:.0f} s, {gpus_do}"
         return Condition(
             cause="job_hang",
             subject=job.subject(),

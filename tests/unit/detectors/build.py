@@ -121,6 +121,7 @@ class Job:
         processes: Sequence[Process] = (),
         line_node: str | None = None,
         rank: int | None = 0,
+        **host: float,
     ) -> list[Finding]:
         """One second. A line may carry its offset into the second; ``gpus`` is each GPU's row."""
         self.second += 1
@@ -134,7 +135,7 @@ class Job:
                     job=self.context.key,
                     node=node,
                     second_unix_ns=self.now_ns,
-                    metrics={"cpu_busy_ratio": cpu},
+                    metrics={"cpu_busy_ratio": cpu, **host},
                     processes=list(processes),
                 ),
             )

@@ -7,7 +7,7 @@ import pytest
 from stethoscope.detectors.job_hang import JobHang, JobHangConfig
 from stethoscope.schemas.findings import Finding
 
-from .build import HEALTHY, IDLE, SPINNING, Job, Metrics, at
+from .build import HEALTHY, IDLE, SPINNING, Job, Metrics, at, megatron
 
 BLIND: Mapping[str, float | None] = dict.fromkeys(HEALTHY)
 
@@ -24,9 +24,11 @@ def wait(
     gpus: Metrics | Sequence[Metrics] | None,
     cpu: float = 0.1,
     every: int = 1,
+    **host: float,
 ) -> list[Finding]:
     """Seconds without a line; a scrape only every so many seconds."""
-    return [f for i in range(secs) for f in job.tick([], gpus if i % every == 0 else None, cpu)]
+    seconds = (gpus if i % every == 0 else None for i in range(secs))
+    return [f for second in seconds for f in job.tick([], second, cpu, **host)]
 
 
 def test_the_one_that_idles_while_its_peers_spin_is_the_suspect() -> None:
@@ -117,6 +119,28 @@ def test_a_checkpoint_that_is_being_written_may_take_ten_minutes() -> None:
     assert [f.cause for f in wait(job, 100, [SPINNING, IDLE])] == ["job_hang"]
 
 
+def test_the_line_of_the_step_before_does_not_end_the_save() -> None:
+    job = stepping()
+    before, begin = megatron(201), "saving checkpoint at iteration 201 to ./ckpt"
+    job.tick([(0.1, before), (0.1, begin)], [SPINNING, IDLE])
+    assert wait(job, 550, [SPINNING, IDLE]) == []
+
+
+@pytest.mark.parametrize("metric", ["disk_write_bytes_per_sec", "network_tx_bytes_per_sec"])
+def test_a_host_that_writes_saves_and_is_waited_for(metric: str) -> None:
+    job = stepping()
+    assert wait(job, 90, [SPINNING, IDLE], **{metric: 8e8}) == []
+    assert wait(job, 40, [SPINNING, IDLE], **{metric: 1e6}) == []
+    (only,) = wait(job, 15, [SPINNING, IDLE], **{metric: 1e6})
+    assert only.started_unix_ns == at(21)
+
+
+def test_a_host_that_writes_for_ever_excuses_ten_minutes() -> None:
+    job = stepping()
+    assert wait(job, 590, IDLE, disk_write_bytes_per_sec=8e8) == []
+    assert len(wait(job, 15, IDLE, disk_write_bytes_per_sec=8e8)) == 1
+
+
 def test_a_checkpoint_that_was_written_excuses_nothing() -> None:
     job = stepping()
     job.tick(["saving checkpoint at iteration 400 to ./ckpt"], [SPINNING, IDLE])
@@ -125,7 +149,18 @@ def test_a_checkpoint_that_was_written_excuses_nothing() -> None:
 
 
 def test_compiling_keeps_the_cpus_busy() -> None:
-    assert wait(stepping(), 300, IDLE, cpu=0.3) == []
+    job = stepping()
+    assert wait(job, 1190, IDLE, cpu=0.3) == []
+    (only,) = wait(job, 20, IDLE, cpu=0.3)
+    assert only.evidence == "no step for 1200 s, and no GPU computes"
+
+
+def test_where_no_gpu_was_ever_seen_twenty_minutes_of_silence_tell() -> None:
+    job = Job(JobHang(JobHangConfig()))
+    assert job.run(20, gpus=None) == []
+    assert wait(job, 1190, None) == []
+    (only,) = wait(job, 20, None)
+    assert only.evidence == "no step for 1200 s, and nothing is known of its GPUs"
 
 
 def test_a_job_that_came_back_from_long_pauses_is_waited_for() -> None:
