@@ -52,7 +52,8 @@ class JobContext(Struct):
     """One run of one job. Its identity is (cluster, job id, restart, start time).
 
     ``recent[s % 60, g, m]`` is second ``s`` of GPU ``g``; ``healthy[g, m]`` the slow mean of the
-    seconds in which the job stepped undisturbed, ``healthy_secs`` of them. Bounds: 1,000 steps,
+    seconds in which the job stepped undisturbed, ``healthy_secs`` of them. ``host_ns``: when each
+    node's host was last heard. Bounds: 1,000 steps,
     400 marks and those of the newest second, 60 s of GPU samples.
     """
 
@@ -76,6 +77,7 @@ class JobContext(Struct):
     host: dict[str, dict[str, float | None]] = field(default_factory=dict)
     processes: dict[str, list[Process]] = field(default_factory=dict)
     listed: dict[str, dict[str, list[Process]]] = field(default_factory=dict)
+    host_ns: dict[str, int] = field(default_factory=dict)
     recent: Floats = field(default_factory=lambda: np.empty((RECENT_SECS, 0, len(JOB_METRICS))))
     healthy: Floats = field(default_factory=lambda: np.empty((0, len(JOB_METRICS))))
     healthy_count: Floats = field(default_factory=lambda: np.empty((0, len(JOB_METRICS))))
@@ -261,6 +263,7 @@ def take_host(context: JobContext, view: HostView) -> None:
     A process that two sources list is one; what its GPU is comes from the one that knows.
     """
     context.host[view.node] = {**context.host.get(view.node, {}), **view.metrics}
+    context.host_ns[view.node] = view.second_unix_ns
     lists = context.listed.setdefault(view.node, {})
     lists[view.stream] = view.processes
     merged: dict[tuple[int, str | None], Process] = {}

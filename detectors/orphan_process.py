@@ -1,12 +1,15 @@
 """Processes that outlived their job."""
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from stethoscope.detectors.conditions import Condition, Latch, LatchState
 from stethoscope.detectors.job_context import JobContext
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.events import Process
-from stethoscope.schemas.findings import Finding, Subject
+from stethoscope.schemas.findings import NS, Finding, Subject
+
+# A host that fell silent says nothing of what is alive: twice the agents' longest usual period.
+HEARD_SECS = 30
 
 
 class OrphanProcessConfig(DetectorConfig, frozen=True, tag="orphan_process", kw_only=True):
@@ -21,52 +24,73 @@ class OrphanProcessConfig(DetectorConfig, frozen=True, tag="orphan_process", kw_
 
 
 class OrphanProcessState(Struct):
-    """Levels of each ended job. Bound: jobs that ended within ten minutes or left processes."""
+    """Levels of each ended job, and its nodes where it left more than one process.
+
+    Bound: jobs that ended within ten minutes or left processes.
+    """
 
     jobs: dict[str, LatchState] = field(default_factory=dict)
+    several: dict[str, list[str]] = field(default_factory=dict)
 
 
 class OrphanProcess:
-    """Watches ended jobs: which of their processes are still there.
+    """Watches ended jobs: which of their processes are still there. One finding a job and node.
 
-    The finding is of the GPU, not of the old job: who suffers is the job that is there now.
+    The finding is of the GPU, or of the node where several are held, not of the old job: who
+    suffers is the job that is there now.
     """
 
     def __init__(self, config: OrphanProcessConfig) -> None:
         self.config = config
         self.state = OrphanProcessState()
-        self._latch = Latch(config)
+        self._latch = Latch(structs.replace(config, for_secs=0.0))  # it counts from the job's end
 
     def after(self, job: JobContext, now_ns: int) -> list[Finding]:
         """Look at an ended job."""
-        conditions = [
-            _condition(job, node, process)
-            for node, processes in sorted(job.processes.items())
-            for process in processes
-            if process.job_id == job.job_id and process.alive
-        ]
+        conditions = []
+        if job.ended_ns is not None and now_ns - job.ended_ns >= self.config.for_secs * NS:
+            left = {node: self._left(job, node, now_ns) for node in sorted(job.processes)}
+            conditions = [self._condition(job, node, ps) for node, ps in left.items() if ps]
         state = self.state.jobs.setdefault(job.key, LatchState())
         return self._latch.update(state, conditions, now_ns)
 
     def forget(self, job: JobContext, now_ns: int) -> list[Finding]:
         """The job is no longer watched."""
+        self.state.several.pop(job.key, None)
         state = self.state.jobs.pop(job.key, None)
         return self._latch.close(state, now_ns) if state else []
 
+    def _left(self, job: JobContext, node: str, now_ns: int) -> list[Process]:
+        if now_ns - job.host_ns.get(node, 0) > HEARD_SECS * NS:
+            return []
+        return [p for p in job.processes[node] if p.job_id == job.job_id and p.alive]
 
-def _condition(job: JobContext, node: str, process: Process) -> Condition:
+    def _condition(self, job: JobContext, node: str, left: list[Process]) -> Condition:
+        several = self.state.several.setdefault(job.key, [])
+        if len(left) > 1 and node not in several:
+            several.append(node)
+        one = left[0]
+        pids = ", ".join(str(process.pid) for process in left[:8])
+        return Condition(
+            cause="gpu_contention",
+            subject=(
+                Subject(cluster=job.cluster, node=node)
+                if node in several
+                else _where(job, node, one)
+            ),
+            onset_unix_ns=job.ended_ns or 0,
+            score=1.0,
+            evidence=f"of job {job.job_id}, which ended, {len(left)} still alive: pid {pids}"
+            f" ({one.name})",
+        )
+
+
+def _where(job: JobContext, node: str, process: Process) -> Subject:
     place = job.rank_subject(process.rank) if process.rank is not None else None
-    ended_ns = job.ended_ns or 0
-    return Condition(
-        cause="gpu_contention",
-        subject=Subject(
-            cluster=job.cluster,
-            node=node,
-            gpu_uuid=process.gpu_uuid or (place.gpu_uuid if place else None),
-            gpu_index=place.gpu_index if place else None,
-            pid=process.pid if place is None else None,
-        ),
-        onset_unix_ns=ended_ns,
-        score=1.0,
-        evidence=f"pid {process.pid} ({process.name}) of job {job.job_id}, which ended, is alive",
+    return Subject(
+        cluster=job.cluster,
+        node=node,
+        gpu_uuid=process.gpu_uuid or (place.gpu_uuid if place else None),
+        gpu_index=place.gpu_index if place else None,
+        pid=process.pid if place is None else None,
     )

@@ -72,6 +72,22 @@ def test_without_a_rank_the_process_is_the_subject() -> None:
     assert (only.subject.pid, only.subject.node) == (9, "node01")
 
 
+def test_several_on_one_node_are_one_finding_and_stay_one() -> None:
+    ended = Ended()
+    other = Process(name="python3", pid=673, job_id="77", rank=0)
+    (only,) = ended.watch(70, other, LEFT)
+    assert (only.subject.node, only.subject.gpu_index, only.subject.pid) == ("node01", None, None)
+    assert "pid 673, 674" in only.evidence
+    assert ended.watch(30, LEFT) == []
+
+
+def test_a_node_that_fell_silent_says_nothing_of_its_processes() -> None:
+    ended = Ended()
+    ended.watch(20, LEFT)
+    later = range(ended.second + 1, ended.second + 200)
+    assert [f for s in later for f in ended.detector.after(ended.job.context, at(s))] == []
+
+
 def test_forgetting_the_job_ends_what_is_open() -> None:
     ended = Ended()
     ended.watch(70, LEFT)
