@@ -2,10 +2,11 @@
 
 import statistics
 
+import numpy as np
 from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, Latch, LatchState
-from stethoscope.detectors.job_context import TENSOR, JobContext, nan_mean
+from stethoscope.detectors.job_context import RECENT_SECS, TENSOR, UTIL, JobContext, nan_mean
 from stethoscope.detectors.step_time import step_secs
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding
@@ -14,14 +15,16 @@ from stethoscope.schemas.views import Step
 MAX_TYPICAL = 200
 HABIT_SECS = 60
 SETTLED_SECS = 10.0
+LONGEST_WINDOWS = 4  # rarer and longer pauses, the same share lost: this many windows back
 
 
 class DataStallConfig(DetectorConfig, frozen=True, tag="data_stall", kw_only=True):
     """A stall: one step (or gap between lines) of ``stall_ratio`` times the median or more.
 
-    At least ``stalls`` of them in ``window_secs``, losing ``lost_ratio`` of the time or more, and
-    at least twice what the job lost before. Three pauses tell a pattern from a single hiccup; a
-    quarter of the time lost is what an owner would get up for.
+    At least ``stalls`` of them in ``window_secs`` (longer pauses: in four times that), losing
+    ``lost_ratio`` of the time or more, and at least twice what the job lost before. Three pauses
+    tell a pattern from a single hiccup; a quarter of the time lost is what an owner would get up
+    for.
     """
 
     keep_firing_secs: float = 5.0
@@ -39,7 +42,7 @@ class Stall(Struct, array_like=True):
 
 
 class DataStallState(Struct):
-    """One job: typical step times (200), stalls of the last minute and a half, the last line."""
+    """One job: typical step times (200), stalls of the last four minutes, the last line."""
 
     typical: list[float] = field(default_factory=list)
     stalls: list[Stall] = field(default_factory=list)
@@ -68,9 +71,13 @@ class DataStall:
         for step in job.fresh_steps():
             self._take(state, job, step)
         window_ns = int(self.config.window_secs * NS)
-        keep_ns = now_ns - window_ns - HABIT_SECS * NS
+        longest_ns = LONGEST_WINDOWS * window_ns
+        keep_ns = now_ns - 3 * longest_ns - HABIT_SECS * NS
         state.stalls = [s for s in state.stalls if s.time_unix_ns > keep_ns]
         lately = [s for s in state.stalls if s.time_unix_ns > now_ns - window_ns]
+        if len(lately) < self.config.stalls:
+            newest = state.stalls[-self.config.stalls :]
+            lately = [s for s in newest if s.time_unix_ns > now_ns - longest_ns]
         if len(lately) >= 2:
             job.disturbed_ns = now_ns
         condition = self._condition(state, job, lately, now_ns)
@@ -116,13 +123,14 @@ class DataStall:
             return None
         began_ns = lately[0].time_unix_ns - int(lately[0].lost_secs * NS)
         span_secs = max(1.0, (now_ns - began_ns) / NS)
-        lost = min(1.0, sum(s.lost_secs for s in lately) / span_secs)
+        usual_secs = statistics.median(s.lost_secs for s in lately)  # a save among hiccups is none
+        lost = min(1.0, len(lately) * usual_secs / span_secs)
         spacing_ns = (lately[-1].time_unix_ns - lately[0].time_unix_ns) // (len(lately) - 1)
         if now_ns - lately[-1].time_unix_ns > 2 * spacing_ns + NS:
             return None  # the pattern has stopped
-        if lost < self.config.lost_ratio or self._habit(state, began_ns, lost):
+        if lost < self.config.lost_ratio or self._habit(state, began_ns, lost, spacing_ns / NS):
             return None
-        if not self._gpus_idle(job, now_ns, lost):
+        if not self._gpus_idle(job, began_ns, now_ns, lost):
             return None
         held = next((h.finding for h in state.latch.held.values() if h.finding), None)
         return Condition(
@@ -139,19 +147,25 @@ class DataStall:
             raw_events=len(lately),
         )
 
-    def _habit(self, state: DataStallState, began_ns: int, lost: float) -> bool:
+    def _habit(
+        self, state: DataStallState, began_ns: int, lost: float, spacing_secs: float
+    ) -> bool:
         """Whether the job lost like shares before; too short a past counts as habit."""
         if state.latch.held:
             return False
-        from_ns = max(state.first_ns or began_ns, began_ns - HABIT_SECS * NS)
+        past_secs = max(HABIT_SECS, 3 * spacing_secs)
+        from_ns = max(state.first_ns or began_ns, began_ns - int(past_secs * NS))
         span_secs = (began_ns - from_ns) / NS
         before = sum(s.lost_secs for s in state.stalls if from_ns < s.time_unix_ns < began_ns)
-        return span_secs < SETTLED_SECS or before / span_secs > 0.5 * lost
+        settled = span_secs >= max(SETTLED_SECS, 3 * spacing_secs)
+        return not settled or before / span_secs > 0.5 * lost
 
-    def _gpus_idle(self, job: JobContext, now_ns: int, lost: float) -> bool:
+    def _gpus_idle(self, job: JobContext, began_ns: int, now_ns: int, lost: float) -> bool:
         """Whether the GPUs computed less meanwhile; an evaluation keeps them at work."""
         if job.healthy_secs < 3:
             return True
-        healthy = nan_mean(job.healthy[:, TENSOR])
-        lately = nan_mean(job.window(now_ns, round(self.config.window_secs / 2))[:, TENSOR])
+        metric = UTIL if np.isnan(job.healthy[:, TENSOR]).all() else TENSOR
+        healthy = nan_mean(job.healthy[:, metric])
+        secs = min(RECENT_SECS, (now_ns - began_ns) // NS)
+        lately = nan_mean(job.window(now_ns, max(secs, 1))[:, metric])
         return not lately > healthy * (1.0 - 0.5 * lost)

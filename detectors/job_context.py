@@ -33,6 +33,7 @@ JOB_METRICS = (
 UTIL, ENGINE, SM, TENSOR, POWER, CLOCK, PROCESSES, NVLINK, PCIE, DRAM = range(len(JOB_METRICS))
 RECENT_SECS = 60
 LEARN_LAG_SECS = 8
+USUAL_RATIO = 1.5  # a gap between lines is usual up to so many times the median
 SETTLE_SECS = 3  # a sample of the first steps still averages over the start
 MAX_STEPS = 1000
 MAX_MARKS = 400
@@ -323,13 +324,14 @@ def settle_pace(context: JobContext) -> None:
 
 
 def learn_healthy(context: JobContext, now_ns: int) -> None:
-    """Move the healthy means towards a second that lies ``LEARN_LAG_SECS`` back.
+    """Move the healthy means towards a second that lies ``LEARN_LAG_SECS`` and a step back.
 
     Only where the job stepped then, and nothing was wrong since: a fault is noticed some seconds
     after it began, and must not become normal.
     """
-    then_ns = now_ns - LEARN_LAG_SECS * NS
-    if context.disturbed_ns > then_ns or not _stepped(context, then_ns):
+    lag_secs = LEARN_LAG_SECS + int(USUAL_RATIO * (context.pace_secs or 0.0))
+    then_ns = now_ns - min(lag_secs, RECENT_SECS - 1) * NS
+    if context.disturbed_ns > then_ns or not _stepped(context, then_ns, now_ns):
         return
     second = context.second(then_ns)
     known = ~np.isnan(second)
@@ -349,9 +351,15 @@ def learn_healthy(context: JobContext, now_ns: int) -> None:
             context.healthy_cpu[node] = before + weight * (cpu - before)
 
 
-def _stepped(context: JobContext, then_ns: int) -> bool:
-    pace_ns = int(NS + 3 * NS * (context.pace_secs or 0.0))
+def _stepped(context: JobContext, then_ns: int, now_ns: int) -> bool:
+    """Whether that moment lies between two lines as far apart as usual: a save is no training.
+
+    Where the next line is still to come, it counts as usual until it is late.
+    """
+    usual_ns = int(NS + USUAL_RATIO * NS * (context.pace_secs or 0.0))
     times = [s.time_unix_ns for s in context.steps]
     at = bisect_right(times, then_ns)
-    settled = at > 2 and times[0] <= then_ns - SETTLE_SECS * NS
-    return settled and times[at - 1] > then_ns - pace_ns
+    if at <= 2 or times[0] > then_ns - SETTLE_SECS * NS:
+        return False
+    until_ns = times[at] if at < len(times) else now_ns
+    return until_ns - times[at - 1] < usual_ns

@@ -1,27 +1,20 @@
 """A running job that has stopped making progress."""
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, Latch, LatchState
 from stethoscope.detectors.job_context import (
-    DRAM,
-    NVLINK,
-    PCIE,
-    POWER,
     SM,
-    TENSOR,
     UTIL,
     Floats,
     Gpu,
     JobContext,
 )
+from stethoscope.detectors.waiting import LOOK_BACK_SECS, Bools, at_work, missing, spins
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding, Suspect
 
-LOOK_BACK_SECS = 20
-Bools = npt.NDArray[np.bool_]
 _DISK, _NETWORK = "disk_write_bytes_per_sec", "network_tx_bytes_per_sec"
 _COLLECTIVE = ("nccl_p2p", "nccl_shm", "nccl_net_ib", "nccl_socket")
 
@@ -110,7 +103,7 @@ class JobHang:
         self, state: JobHangState, job: JobContext, lately: Floats, now_ns: int
     ) -> Condition | None:
         """GPUs of which none works, for too long."""
-        spinning = lately[:, UTIL] > 0.9
+        spinning = spins(lately)
         since_ns = self._since(state, bool(spinning.any()), now_ns)
         if not self._is_telling(job, spinning):
             return None
@@ -121,8 +114,7 @@ class JobHang:
         quiet_secs = (now_ns - max(since_ns, state.written_ns)) / NS
         if quiet_secs < limit_secs and waited_secs < max(limit_secs, self.config.checkpoint_secs):
             return None
-        idle = [g for g, spins in zip(job.gpus, spinning, strict=True) if not spins]
-        return _condition(job, since_ns, waited_secs, limit_secs, idle, lately)
+        return _condition(job, since_ns, waited_secs, limit_secs, missing(job, lately), lately)
 
     def _since(self, state: JobHangState, spins: bool, now_ns: int) -> int:
         """Since when it is like this; a job that idles at its start does not spin yet."""
@@ -146,11 +138,7 @@ class JobHang:
         return job.step_count >= 10 and not self._host_works(job)
 
     def _limit_secs(self, state: JobHangState, job: JobContext) -> float:
-        limit_secs = max(
-            self.config.wait_secs,
-            self.config.pause_factor * state.longest_secs,
-            5 * (job.pace_secs or 0.0),
-        )
+        limit_secs = max(self.config.wait_secs, self.config.pause_factor * state.longest_secs)
         if state.saving_ns is not None:
             return max(limit_secs, self.config.checkpoint_secs)
         return limit_secs
@@ -191,20 +179,6 @@ class JobHang:
             score=waited_secs / limit_secs,
             evidence=evidence,
         )
-
-
-def at_work(lately: Floats, healthy: Floats) -> Bools:
-    """``bool[gpus]``: whether a GPU computes or moves data, rather than idles or spins.
-
-    A rank that spins in a collective on an H200 reads SM active 0.01 to 0.18, no tensor or memory
-    work, and no traffic; idle links of PCIe read 3 MB/s. Where the driver gives no activity, a
-    busy GPU that draws less than 0.4 of its healthy power spins.
-    """
-    moves = (lately[:, NVLINK] > 1e8) | (lately[:, PCIE] > 3e7) | (lately[:, DRAM] > 0.02)
-    draws = ~(lately[:, POWER] < 0.4 * healthy[:, POWER])
-    blind = np.isnan(lately[:, SM]) & (lately[:, UTIL] > 0.05) & draws
-    working: Bools = (lately[:, TENSOR] > 0.01) | (lately[:, SM] > 0.3) | moves | blind
-    return working
 
 
 def _condition(

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, quoted, to_finding
 from stethoscope.detectors.job_context import JobContext
+from stethoscope.detectors.waiting import LOOK_BACK_SECS, missing
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding, Subject, Suspect
 from stethoscope.schemas.views import Mark
@@ -41,8 +42,9 @@ class NcclTimeoutState(Struct):
 class NcclTimeout:
     """One finding a timed-out collective of a job, however many ranks report it.
 
-    The suspect is the rank that enqueued least (it never came to the collective), else one that
-    did not report. The onset lies back by the time the collective ran.
+    The suspect is the rank that enqueued least (it never came to the collective), else the one
+    whose GPU idles while the others spin, else one that did not report. The onset lies back by the
+    time the collective ran.
     """
 
     job_state = NcclTimeoutState
@@ -84,7 +86,7 @@ class NcclTimeout:
     def _say(
         self, state: NcclTimeoutState, job: JobContext, first: Mark, now_ns: int
     ) -> list[Finding]:
-        subject, suspects = self._suspects(state, job)
+        subject, suspects = self._suspects(state, job, now_ns)
         onset_ns = first.time_unix_ns - int((state.ran_secs or 0.0) * NS)
         proof = state.proof or first
         seq = _SEQ.search(proof.text)
@@ -106,7 +108,9 @@ class NcclTimeout:
         state.enqueued.clear()
         return [to_finding(self.config, condition, now_ns)]
 
-    def _suspects(self, state: NcclTimeoutState, job: JobContext) -> tuple[Subject, list[Suspect]]:
+    def _suspects(
+        self, state: NcclTimeoutState, job: JobContext, now_ns: int
+    ) -> tuple[Subject, list[Suspect]]:
         ranks = {g.rank for g in job.gpus if g.rank is not None}
         if state.enqueued and len(state.enqueued) > 1:
             least = min(state.enqueued.values())
@@ -114,10 +118,19 @@ class NcclTimeout:
                 behind = sorted(r for r, n in state.enqueued.items() if n == least)
                 reason = f"enqueued {least} collectives, others {max(state.enqueued.values())}"
                 return self._named(job, behind, reason)
+        if absent := self._absent(state, job, now_ns):
+            return self._named(job, absent, "idled while its peers waited in a collective")
         silent = sorted(ranks - set(state.reported))
         if silent and state.reported and len(silent) <= max(1, len(ranks) // 4):
             return self._named(job, silent, "did not report the timeout")
         return job.subject(), []
+
+    def _absent(self, state: NcclTimeoutState, job: JobContext, now_ns: int) -> list[int]:
+        """Ranks of a few GPUs that idle; a rank that reported was there and may be ending now."""
+        idle = missing(job, job.latest(now_ns, LOOK_BACK_SECS))
+        if len(idle) > max(1, len(job.gpus) // 8):
+            return []
+        return [g.rank for g in idle if g.rank is not None and g.rank not in state.reported]
 
     def _named(
         self, job: JobContext, ranks: list[int], reason: str

@@ -19,6 +19,7 @@ from stethoscope.detectors.job_context import (
     Floats,
     Gpu,
     JobContext,
+    nan_mean,
 )
 from stethoscope.schemas.findings import NS, Subject
 
@@ -29,6 +30,8 @@ BUSIER_SHARE = 0.6
 IDLER_SHARE = 0.3
 # Without activity metrics: no GPU draws less than in health, so none waits.
 SAME_DRAW = 0.95
+# A clock that fell explains the slowdown if it fell by six tenths of it, its peers' by hardly any.
+STEADY_CLOCK = 0.9
 # Agents scrape every 15 s while nothing happens; a count holds until the next.
 COUNTED_SECS = 20
 CPU_BUSY_RATIO = 0.85
@@ -76,7 +79,16 @@ def explain(job: JobContext, ratio: float, onset_ns: int, now_ns: int) -> tuple[
             subject,
             f"CPUs of {node} {busy:.0%} busy, {before:.0%} in health",
         )
-    return "step_time_regression", job.subject(), "no GPU and no host of it stands out"
+    return "step_time_regression", job.subject(), _nothing_stands_out(job, lately)
+
+
+def _nothing_stands_out(job: JobContext, lately: Floats) -> str:
+    """Said of a job that no part of it explains; idle GPUs point outside them."""
+    reason = "no GPU and no host of it stands out"
+    busy, before = nan_mean(lately[:, UTIL]), nan_mean(job.healthy[:, UTIL])
+    if busy < before - IDLER_SHARE:
+        reason += f"; its GPUs are busy {busy:.0%} of the time, {before:.0%} in health"
+    return reason
 
 
 def was_seen(job: JobContext, onset_ns: int, now_ns: int) -> bool:
@@ -126,16 +138,34 @@ def _culprit(job: JobContext, ratio: float, lately: Floats) -> tuple[Gpu, str, b
     """(GPU, reason, sure) of the one that the others wait for."""
     if len(job.gpus) < 2 or job.healthy_secs < 5:
         return None
-    busier = _busier(job, ratio, lately)
-    return busier if busier is not None else _idler(job, lately)
+    return _slower_clock(job, ratio, lately) or _busier(job, ratio, lately) or _idler(job, lately)
+
+
+def _slower_clock(job: JobContext, ratio: float, lately: Floats) -> tuple[Gpu, str, bool] | None:
+    relative = lately[:, CLOCK] / job.healthy[:, CLOCK]
+    if np.isnan(relative).any():
+        return None
+    low = int(relative.argmin())
+    limit = 1.0 / (1.0 + BUSIER_SHARE * (ratio - 1.0))
+    if relative[low] > limit or float(np.delete(relative, low).min()) < STEADY_CLOCK:
+        return None
+    if lately[low, UTIL] < 0.5:
+        return None  # it idles, and idle GPUs clock down
+    reason = (
+        f"SM clock of GPU {job.gpus[low].index} at {lately[low, CLOCK]:.0f} MHz"
+        f" ({job.healthy[low, CLOCK]:.0f} in health)"
+    )
+    return job.gpus[low], reason, True
 
 
 def _busier(job: JobContext, ratio: float, lately: Floats) -> tuple[Gpu, str, bool] | None:
     limit = 1.0 + BUSIER_SHARE * min(1.0, max(0.2, ratio - 1.0))
-    for metric, name in ((TENSOR, "tensor cores"), (SM, "SMs")):
+    for metric, name in ((TENSOR, "tensor cores"), (SM, "SMs"), (POWER, "power")):
         healthy = job.healthy[:, metric]
         if not (healthy > 0.02).all() or np.isnan(lately[:, metric]).any():
             continue
+        if metric == POWER and not np.isnan(lately[:, TENSOR]).all():
+            break  # what computes is known better
         relative = lately[:, metric] / healthy
         top = int(relative.argmax())
         others = np.delete(relative, top)

@@ -19,10 +19,12 @@ RELEARN_TICKS = 3
 DOUBT_TICKS = 3
 VAGUE = "step_time_regression"
 EVIDENCE_SECS = 20
+BASELINE_STEPS = 8
+PAUSE_PACES = 4
 
 
 class StepTimeConfig(DetectorConfig, frozen=True, tag="step_time", kw_only=True):
-    """Slow is ``slow_ratio`` times the job's own median for steps of the same size, or more.
+    """Slow is ``slow_ratio`` times what the job's own steps of the same size take, or more.
 
     ``slow_ratio``: fail-slow studies of large jobs call 10 to 20 % the least worth a look; this is
     the middle, and the lower end where a stranger's process is on one of the GPUs
@@ -63,6 +65,9 @@ class Verdict(Struct):
 class StepTimeState(Struct):
     """One job: baselines by size class, the last steps, healthy window ratios, levels.
 
+    ``seen`` lines, ``steps`` of them in all, ``per_line`` in the last. A line of several steps is
+    their mean and counts for as many: fewer lines make a baseline and a window.
+
     Bound: 64 size classes of 200 floats, 1,000 steps, 120 windows.
     """
 
@@ -71,6 +76,8 @@ class StepTimeState(Struct):
     pending: list[Timed] = field(default_factory=list)
     windows: list[float] = field(default_factory=list)
     seen: int = 0
+    steps: int = 0
+    per_line: int = 1
     first_ns: int | None = None
     last: Step | None = None
     larger: int = 0
@@ -81,7 +88,7 @@ class StepTimeState(Struct):
 
 
 class StepTime:
-    """Median step time of the last seconds against the job's own median for steps of that size.
+    """Step time of the last seconds against that of the job's own past for steps of that size.
 
     Size is what the line tells (tokens, batch size): a growing batch is not a regression. The
     baseline takes a step in only when it is ten seconds old and nothing was wrong meanwhile. What
@@ -103,7 +110,7 @@ class StepTime:
         self._trim(state, now_ns)
         ratio, limit = self._judge(state, job, now_ns)
         condition = None
-        if ratio is not None and ratio > limit and self._still(state, limit):
+        if ratio is not None and ratio > limit and self._still(state, job, limit, now_ns):
             condition = self._slow(state, job, ratio, limit, now_ns)
         else:
             state.slow_ns = state.verdict = None
@@ -120,7 +127,7 @@ class StepTime:
     ) -> Condition | None:
         """What to say of a job that is slow now; nothing until it held and its GPUs were seen."""
         onset_ns = self._onset(state, limit)
-        if does_more(job, ratio, onset_ns, now_ns):
+        if state.verdict is None and does_more(job, ratio, onset_ns, now_ns):
             state.slow_ns = state.verdict = None
             self._relearn(state)
             return None
@@ -169,8 +176,10 @@ class StepTime:
 
     def _take(self, state: StepTimeState, job: JobContext, step: Step) -> None:
         secs = step_secs(step, state.last)
+        state.per_line = max(1, iterations_of(step, state.last) or 1)
         state.last = step
         state.seen += 1
+        state.steps += state.per_line
         if state.first_ns is None:
             state.first_ns = step.time_unix_ns
         if secs is None or secs <= 0 or step.time_unix_ns == job.segment_ns or state.seen <= 2:
@@ -184,9 +193,13 @@ class StepTime:
 
     def _baseline(self, state: StepTimeState, size: int) -> float | None:
         known = state.bins.get(size)
-        if known is None or len(known) < 8:
+        if known is None or len(known) < self._lines(state, BASELINE_STEPS):
             return None
-        return statistics.median(known)
+        return middle(known)
+
+    def _lines(self, state: StepTimeState, steps: int) -> int:
+        """Lines that hold so many steps, three at least: one line's mean may hold a hiccup."""
+        return max(3, -(-steps // state.per_line))
 
     def _relearn(self, state: StepTimeState) -> None:
         """After a few seconds of larger steps the old baseline is of another workload."""
@@ -201,23 +214,30 @@ class StepTime:
     def _trim(self, state: StepTimeState, now_ns: int) -> None:
         oldest_ns = now_ns - int(self.config.window_secs * NS)
         keep = bisect_left(state.window, oldest_ns, key=lambda t: t.time_unix_ns)
-        del state.window[: min(keep, max(0, len(state.window) - self.config.window_steps))]
+        least = self._lines(state, self.config.window_steps)
+        del state.window[: min(keep, max(0, len(state.window) - least))]
 
     def _judge(
         self, state: StepTimeState, job: JobContext, now_ns: int
     ) -> tuple[float | None, float]:
         ratios = [t.ratio for t in state.window if t.ratio is not None]
-        if len(ratios) < 3 or 2 * len(ratios) < len(state.window):
+        if len(ratios) < (3 if state.per_line == 1 else 2) or 2 * len(ratios) < len(state.window):
             return None, self.config.slow_ratio
         centre, spread = self._noise(state)
-        ratio = statistics.median(ratios) / centre
+        ratio = middle(ratios) / centre
         least = self.config.slow_ratio
         if self.config.contended_ratio < ratio <= least and strangers(job, now_ns):
             least = self.config.contended_ratio
         return ratio, max(least, 1.0 + self.config.noise_sigmas * spread)
 
-    def _still(self, state: StepTimeState, limit: float) -> bool:
-        """Whether the newest steps are slow too: the window's median lags behind a recovery."""
+    def _still(self, state: StepTimeState, job: JobContext, limit: float, now_ns: int) -> bool:
+        """Whether the newest steps are slow too: the window's median lags behind a recovery.
+
+        Where the lines have stopped, nothing new is said: a pause is not slowness.
+        """
+        paused_ns = int((PAUSE_PACES * (job.pace_secs or 0.0) + 2.0) * NS)
+        if state.verdict is None and now_ns - state.window[-1].time_unix_ns > paused_ns:
+            return False
         newest = [t.ratio for t in state.window[-3:] if t.ratio is not None]
         return bool(newest) and statistics.median(newest) > 1.0 + 0.5 * (limit - 1.0)
 
@@ -238,7 +258,7 @@ class StepTime:
         if ratio is not None and state.window and state.window[-1].time_unix_ns > now_ns - NS:
             state.windows.append(ratio * self._noise(state)[0])
             del state.windows[:-MAX_WINDOWS]
-        warm = state.seen >= self.config.warmup_steps and state.first_ns is not None
+        warm = state.steps >= self.config.warmup_steps and state.first_ns is not None
         age_ns = int(2 * self.config.window_secs * NS)
         while state.pending and (
             state.pending[0].time_unix_ns <= now_ns - age_ns or not self._baselined(state, warm)
@@ -257,7 +277,8 @@ class StepTime:
             return False
         known = state.bins.get(state.pending[0].size, [])
         grown_ns = state.pending[0].time_unix_ns - state.first_ns
-        return len(known) >= 8 and grown_ns >= self.config.warmup_secs * NS
+        enough = len(known) >= self._lines(state, BASELINE_STEPS)
+        return enough and grown_ns >= self.config.warmup_secs * NS
 
     def _condition(self, state: StepTimeState, ratio: float, limit: float) -> Condition | None:
         verdict = state.verdict
@@ -270,10 +291,10 @@ class StepTime:
             onset_unix_ns=verdict.since_ns,
             value=ratio,
             threshold=limit,
-            unit="times its own median",
+            unit="times its usual time",
             score=(ratio - 1.0) / (limit - 1.0),
-            evidence=f"steps take {1000 * statistics.median(recent):.4g} ms, {ratio:.2f} times"
-            f" their own median; {verdict.why}",
+            evidence=f"steps take {1000 * middle(recent):.4g} ms, {ratio:.2f} times their usual"
+            f" time; {verdict.why}",
             raw_events=len(recent),
         )
 
@@ -282,14 +303,33 @@ def step_secs(step: Step, last: Step | None) -> float | None:
     """How long the step took: as printed, else the time since the line before, an iteration."""
     if step.step_secs is not None:
         return step.step_secs
-    if last is None:
-        return None
-    iterations = 1
-    if step.iteration is not None and last.iteration is not None:
-        iterations = step.iteration - last.iteration
-    if iterations <= 0:
+    iterations = iterations_of(step, last)
+    if last is None or iterations is None:
         return None
     return (step.time_unix_ns - last.time_unix_ns) / NS / iterations
+
+
+def middle(values: list[float]) -> float:
+    """The mean of the middle half; of fewer than ten values the median.
+
+    As deaf to outliers as need be, and steady where step times fall into two kinds, between which
+    a median jumps.
+
+    >>> middle([1.0, 1.0, 9.0]), middle([1.0] * 6 + [2.0] * 6)
+    (1.0, 1.5)
+    """
+    if len(values) < 10:
+        return statistics.median(values)
+    quarter = len(values) // 4
+    return statistics.fmean(sorted(values)[quarter : len(values) - quarter])
+
+
+def iterations_of(step: Step, last: Step | None) -> int | None:
+    """Steps that the line tells of, as far as it counts them; ``None`` where it went back."""
+    if last is None or step.iteration is None or last.iteration is None:
+        return 1
+    iterations = step.iteration - last.iteration
+    return iterations if iterations > 0 else None
 
 
 def size_class(work: float | None) -> int:

@@ -79,11 +79,40 @@ def test_pauses_in_which_the_gpus_go_on_computing_are_none() -> None:
 
 
 def test_epochs_apart_by_more_than_the_window_are_none() -> None:
-    job = warm()
-    for _ in range(5):
+    job = warm(9)
+    for _ in range(10):
         for _ in range(4):
             assert job.tick([], STARVED) == []
         assert job.run(9) == []
+
+
+def test_long_pauses_far_apart_are_a_stall_too() -> None:
+    job = warm(60)
+    for _ in range(3):
+        for _ in range(6):
+            job.tick([], STARVED)
+        job.run(8)
+    (only,) = job.findings
+    assert only.cause == "data_stall"
+    assert at(59) <= only.started_unix_ns <= at(62)
+
+
+def test_a_long_save_among_hiccups_is_none() -> None:
+    job = warm(60)
+    for _ in range(2):
+        job.run(10, lambda i: 0.6 if i % 60 == 0 else 0.1, gpus=STARVED)
+    for _ in range(40):
+        job.tick([], STARVED)
+    assert job.run(5) == job.findings == []
+
+
+def test_lines_of_several_slower_steps_are_no_pauses_while_every_gpu_is_busy() -> None:
+    busy = {"gpu_utilization_ratio": 1.0, "power_watts": 600.0}
+    job = Job(DataStall(DataStallConfig()))
+    for second in range(120):
+        iteration = 10 * second if second < 60 else 600 + 6 * (second - 60)
+        job.tick([megatron(iteration, 100.0 if second < 60 else 167.0)], busy)
+    assert job.findings == []
 
 
 def test_a_resume_is_none() -> None:

@@ -188,6 +188,16 @@ def test_health_is_learned_only_while_the_job_steps_undisturbed() -> None:
     assert job.context.healthy_secs == learned
 
 
+@pytest.mark.parametrize("step_secs", [0.1, 6.0])
+def test_a_pause_between_steps_is_not_health(step_secs: float) -> None:
+    job = Job()
+    for _ in range(4):
+        job.run(60, step_secs)
+        for _ in range(40):
+            job.tick([], HEALTHY | {"tensor_active_ratio": 0.0})
+    np.testing.assert_allclose(job.context.healthy[:, TENSOR], 0.4)
+
+
 def test_windows_are_means_of_what_is_known() -> None:
     job = context(gpus={"node01": [0]})
     for secs, value in ((1, 0.2), (3, 0.4)):

@@ -1,5 +1,7 @@
 """Collectives that timed out, by NCCL's and PyTorch's own report."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from stethoscope.detectors.job_context import begin_second, take_log
@@ -8,7 +10,7 @@ from stethoscope.schemas.findings import NS, Finding
 from stethoscope.schemas.views import LogView
 from stethoscope.streams.node_views import LogSecond
 
-from .build import SPINNING, Job, at, train
+from .build import IDLE, SPINNING, Job, Metrics, at, train
 from .shared_lines import SharedLine, shared_lines
 
 
@@ -37,7 +39,11 @@ def job(nodes: int = 1, gpus: int = 2) -> Job:
     return made
 
 
-def everyone(job: Job, line: "dict[int, list[str]]") -> list[Finding]:
+def everyone(
+    job: Job,
+    line: "dict[int, list[str]]",
+    gpus: Metrics | Sequence[Metrics] = SPINNING,
+) -> list[Finding]:
     """One second in which each rank prints its lines on its own node."""
     job.second += 1
     begin_second(job.context, job.now_ns)
@@ -50,7 +56,7 @@ def everyone(job: Job, line: "dict[int, list[str]]") -> list[Finding]:
             assert isinstance(view, LogView)
             take_log(job.context, view)
     found = [f for d in job.detectors for f in d.update(job.context, job.now_ns)]
-    return found + [f for _ in range(3) for f in job.tick([], SPINNING)]
+    return found + [f for _ in range(3) for f in job.tick([], gpus)]
 
 
 def test_256_ranks_are_one_finding_and_the_rank_that_lags_is_the_suspect() -> None:
@@ -86,6 +92,13 @@ def test_the_one_that_did_not_report_is_the_suspect() -> None:
     (only,) = everyone(job(gpus=8), lines)
     assert (only.subject.rank, only.subject.gpu_index) == (5, 5)
     assert "did not report" in only.suspects[0].reason
+
+
+def test_the_one_whose_gpu_idles_while_the_others_spin_is_the_suspect() -> None:
+    waiting = job(gpus=4)
+    (only,) = everyone(waiting, {0: [caught(0)]}, [SPINNING, SPINNING, IDLE, SPINNING])
+    assert (only.subject.gpu_index, only.subject.rank) == (2, 2)
+    assert "idled while its peers waited" in only.suspects[0].reason
 
 
 def test_where_many_are_silent_nobody_is_blamed() -> None:

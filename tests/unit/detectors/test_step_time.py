@@ -53,6 +53,62 @@ def test_the_rank_that_idles_while_the_others_spin_is_the_straggler() -> None:
     assert (finding.cause, finding.subject.gpu_index) == ("straggler", 0)
 
 
+BLIND = {"gpu_utilization_ratio": 1.0, "power_watts": 600.0, "sm_clock_mhz": 1900.0}
+
+
+def test_the_rank_whose_clock_fell_is_the_straggler() -> None:
+    waits, slow = LESS, HEALTHY | {"sm_clock_mhz": 1200.0, "power_watts": 400.0}
+    finding = only(warm().run(15, 0.16, gpus=[waits, slow]))
+    assert (finding.cause, finding.subject.gpu_index) == ("straggler", 1)
+    assert "SM clock of GPU 1 at 1200 MHz (1900 in health)" in finding.evidence
+
+
+def test_where_all_clocks_fell_none_is_the_straggler() -> None:
+    slow = LESS | {"sm_clock_mhz": 1200.0}
+    assert only(warm().run(15, 0.16, gpus=slow)).cause == "step_time_regression"
+
+
+def test_without_activity_the_one_that_draws_as_before_is_the_straggler() -> None:
+    job = Job(StepTime(StepTimeConfig()))
+    assert job.run(40, 0.1, gpus=BLIND) == []
+    finding = only(job.run(15, 0.15, gpus=[BLIND | {"power_watts": 430.0}, BLIND]))
+    assert (finding.cause, finding.subject.gpu_index) == ("straggler", 1)
+    assert "power of GPU 1" in finding.evidence
+
+
+def test_idle_gpus_are_told_of() -> None:
+    idles = LESS | {"gpu_utilization_ratio": 0.5}
+    finding = only(warm().run(15, 0.2, gpus=idles))
+    assert "its GPUs are busy 50% of the time, 100% in health" in finding.evidence
+
+
+def every_tenth(iteration: int, took: float) -> str:
+    """A trainer that prints each tenth step, without its time."""
+    return f"step {iteration} loss 2.5" if iteration % 10 == 0 else ""
+
+
+def test_lines_of_ten_steps_tell_after_two_of_them() -> None:
+    job = Job(StepTime(StepTimeConfig()))
+    assert job.run(90, 1.0, every_tenth) == []
+    finding = only(job.run(45, 1.6, every_tenth, LESS))
+    assert finding.cause == "step_time_regression"
+
+
+def test_a_pause_after_a_wobble_is_no_slowness() -> None:
+    rng = random.Random(5)  # noqa: S311
+    job = warm(60, lambda _: 0.1 * rng.choice((1.0, 1.0, 1.3)))
+    for _ in range(20):
+        assert job.run(10, lambda _: 0.1 * rng.choice((1.0, 1.0, 1.3))) == []
+        for _ in range(12):
+            assert job.tick([], [HEALTHY | {"gr_engine_active_ratio": 0.0}, HEALTHY]) == []
+
+
+def test_the_baseline_outlives_a_fault() -> None:
+    job = warm(300, 6.0)
+    found = [*job.run(90, 9.0, gpus=LESS), *job.run(60, 6.0), *job.run(90, 9.0, gpus=LESS)]
+    assert [f.cleared for f in found] == [False, True, False]
+
+
 def test_a_strangers_process_on_a_gpu_explains_it() -> None:
     shared = LESS | {"processes_count": 2.0}
     finding = only(warm().run(15, 0.216, gpus=[LESS, shared]))
