@@ -75,11 +75,11 @@ class DataStall:
         keep_ns = now_ns - 3 * longest_ns - HABIT_SECS * NS
         state.stalls = [s for s in state.stalls if s.time_unix_ns > keep_ns]
         lately = [s for s in state.stalls if s.time_unix_ns > now_ns - window_ns]
+        if len(lately) >= 2:
+            job.disturbed_ns = now_ns
         if len(lately) < self.config.stalls:
             newest = state.stalls[-self.config.stalls :]
             lately = [s for s in newest if s.time_unix_ns > now_ns - longest_ns]
-        if len(lately) >= 2:
-            job.disturbed_ns = now_ns
         condition = self._condition(state, job, lately, now_ns)
         return self._latch.update(state.latch, [condition] if condition else [], now_ns)
 
@@ -128,7 +128,7 @@ class DataStall:
         spacing_ns = (lately[-1].time_unix_ns - lately[0].time_unix_ns) // (len(lately) - 1)
         if now_ns - lately[-1].time_unix_ns > 2 * spacing_ns + NS:
             return None  # the pattern has stopped
-        if lost < self.config.lost_ratio or self._habit(state, began_ns, lost, spacing_ns / NS):
+        if lost < self.config.lost_ratio or self._habit(state, lately, began_ns, lost):
             return None
         if not self._gpus_idle(job, began_ns, now_ns, lost):
             return None
@@ -148,17 +148,25 @@ class DataStall:
         )
 
     def _habit(
-        self, state: DataStallState, began_ns: int, lost: float, spacing_secs: float
+        self, state: DataStallState, lately: list[Stall], began_ns: int, lost: float
     ) -> bool:
-        """Whether the job lost like shares before; too short a past counts as habit."""
+        """Whether the job was like this before; too short a past counts as habit.
+
+        Many pauses are a habit where it lost like shares before, few where one like them came.
+        """
         if state.latch.held:
             return False
-        past_secs = max(HABIT_SECS, 3 * spacing_secs)
+        pattern_secs = (lately[-1].time_unix_ns - lately[0].time_unix_ns) / NS
+        spacing_secs = pattern_secs / (len(lately) - 1)
+        past_secs = max(HABIT_SECS, 6 * spacing_secs)
         from_ns = max(state.first_ns or began_ns, began_ns - int(past_secs * NS))
         span_secs = (began_ns - from_ns) / NS
-        before = sum(s.lost_secs for s in state.stalls if from_ns < s.time_unix_ns < began_ns)
-        settled = span_secs >= max(SETTLED_SECS, 3 * spacing_secs)
-        return not settled or before / span_secs > 0.5 * lost
+        if span_secs < max(SETTLED_SECS, 3 * spacing_secs):
+            return True
+        before = [s.lost_secs for s in state.stalls if from_ns < s.time_unix_ns < began_ns]
+        like = 0.5 * statistics.median(s.lost_secs for s in lately)
+        few = pattern_secs > self.config.window_secs
+        return sum(before) / span_secs > 0.5 * lost or (few and max(before, default=0.0) > like)
 
     def _gpus_idle(self, job: JobContext, began_ns: int, now_ns: int, lost: float) -> bool:
         """Whether the GPUs computed less meanwhile; an evaluation keeps them at work."""

@@ -86,7 +86,7 @@ class NcclTimeout:
     def _say(
         self, state: NcclTimeoutState, job: JobContext, first: Mark, now_ns: int
     ) -> list[Finding]:
-        subject, suspects = self._suspects(state, job, now_ns)
+        subject, suspects = self._suspects(state, job, first)
         onset_ns = first.time_unix_ns - int((state.ran_secs or 0.0) * NS)
         proof = state.proof or first
         seq = _SEQ.search(proof.text)
@@ -109,7 +109,7 @@ class NcclTimeout:
         return [to_finding(self.config, condition, now_ns)]
 
     def _suspects(
-        self, state: NcclTimeoutState, job: JobContext, now_ns: int
+        self, state: NcclTimeoutState, job: JobContext, first: Mark
     ) -> tuple[Subject, list[Suspect]]:
         ranks = {g.rank for g in job.gpus if g.rank is not None}
         if state.enqueued and len(state.enqueued) > 1:
@@ -118,22 +118,23 @@ class NcclTimeout:
                 behind = sorted(r for r, n in state.enqueued.items() if n == least)
                 reason = f"enqueued {least} collectives, others {max(state.enqueued.values())}"
                 return self._named(job, behind, reason)
-        if absent := self._absent(state, job, now_ns):
+        if absent := _absent(job, first.time_unix_ns):
             return self._named(job, absent, "idled while its peers waited in a collective")
         silent = sorted(ranks - set(state.reported))
         if silent and state.reported and len(silent) <= max(1, len(ranks) // 4):
             return self._named(job, silent, "did not report the timeout")
         return job.subject(), []
 
-    def _absent(self, state: NcclTimeoutState, job: JobContext, now_ns: int) -> list[int]:
-        """Ranks of a few GPUs that idle; a rank that reported was there and may be ending now."""
-        idle = missing(job, job.latest(now_ns, LOOK_BACK_SECS))
-        if len(idle) > max(1, len(job.gpus) // 8):
-            return []
-        return [g.rank for g in idle if g.rank is not None and g.rank not in state.reported]
-
     def _named(
         self, job: JobContext, ranks: list[int], reason: str
     ) -> tuple[Subject, list[Suspect]]:
         suspects = [Suspect(job.rank_subject(r), f"rank {r} {reason}") for r in ranks[:8]]
         return (suspects[0].subject if len(ranks) == 1 else job.subject()), suspects
+
+
+def _absent(job: JobContext, reported_ns: int) -> list[int]:
+    """Ranks of the few GPUs that idled before the report; after it those that reported end."""
+    idle = missing(job, job.latest(reported_ns - NS, LOOK_BACK_SECS))
+    if len(idle) > max(1, len(job.gpus) // 8):
+        return []
+    return [g.rank for g in idle if g.rank is not None]

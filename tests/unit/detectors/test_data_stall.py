@@ -97,6 +97,14 @@ def test_long_pauses_far_apart_are_a_stall_too() -> None:
     assert at(59) <= only.started_unix_ns <= at(62)
 
 
+def test_pauses_now_and_then_from_the_beginning_are_a_habit() -> None:
+    job = warm(12)
+    for rest in (12, 9, 15, 6, 12, 9, 14, 7, 12):
+        for _ in range(3):
+            assert job.tick([], STARVED) == []
+        assert job.run(rest) == []
+
+
 def test_a_long_save_among_hiccups_is_none() -> None:
     job = warm(60)
     for _ in range(2):

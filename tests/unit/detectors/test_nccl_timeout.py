@@ -96,7 +96,9 @@ def test_the_one_that_did_not_report_is_the_suspect() -> None:
 
 def test_the_one_whose_gpu_idles_while_the_others_spin_is_the_suspect() -> None:
     waiting = job(gpus=4)
-    (only,) = everyone(waiting, {0: [caught(0)]}, [SPINNING, SPINNING, IDLE, SPINNING])
+    for _ in range(3):
+        waiting.tick([], [SPINNING, SPINNING, IDLE, SPINNING])
+    (only,) = everyone(waiting, {0: [caught(0)]}, IDLE)
     assert (only.subject.gpu_index, only.subject.rank) == (2, 2)
     assert "idled while its peers waited" in only.suspects[0].reason
 
