@@ -65,8 +65,8 @@ class Verdict(Struct):
 class StepTimeState(Struct):
     """One job: baselines by size class, the last steps, healthy window ratios, levels.
 
-    ``seen`` lines, ``steps`` of them in all, ``per_line`` in the last. A line of several steps is
-    their mean and counts for as many: fewer lines make a baseline and a window.
+    ``seen`` lines, ``steps`` of them in all. Where lines are rare, one of several steps counts for
+    ``per_line``, since it is their mean: fewer lines make a baseline and a window.
 
     Bound: 64 size classes of 200 floats, 1,000 steps, 120 windows.
     """
@@ -176,10 +176,12 @@ class StepTime:
 
     def _take(self, state: StepTimeState, job: JobContext, step: Step) -> None:
         secs = step_secs(step, state.last)
-        state.per_line = max(1, iterations_of(step, state.last) or 1)
+        iterations = iterations_of(step, state.last) or 1
+        rare = (job.pace_secs or 0.0) > self.config.window_secs
+        state.per_line = iterations if rare else 1
         state.last = step
         state.seen += 1
-        state.steps += state.per_line
+        state.steps += iterations
         if state.first_ns is None:
             state.first_ns = step.time_unix_ns
         if secs is None or secs <= 0 or step.time_unix_ns == job.segment_ns or state.seen <= 2:
