@@ -33,6 +33,7 @@ JOB_METRICS = (
 UTIL, ENGINE, SM, TENSOR, POWER, CLOCK, PROCESSES, NVLINK, PCIE, DRAM = range(len(JOB_METRICS))
 RECENT_SECS = 60
 LEARN_LAG_SECS = 8
+HEARD_SECS = 30  # agents send every 15 s while nothing happens
 USUAL_RATIO = 1.5  # a gap between lines is usual up to so many times the median
 SETTLE_SECS = 3  # a sample of the first steps still averages over the start
 MAX_STEPS = 1000
@@ -274,6 +275,17 @@ def take_host(context: JobContext, view: HostView) -> None:
             if key not in merged or merged[key].gpu_uuid is None:
                 merged[key] = process
     context.processes[view.node] = list(merged.values())
+
+
+def survivors(context: JobContext, now_ns: int) -> dict[str, list[Process]]:
+    """Its processes that live, by node. A host that fell silent says nothing of what lives."""
+    heard_ns = now_ns - HEARD_SECS * NS
+    nodes = [n for n in sorted(context.processes) if context.host_ns.get(n, 0) >= heard_ns]
+    found = {
+        node: [p for p in context.processes[node] if p.job_id == context.job_id and p.alive]
+        for node in nodes
+    }
+    return {node: processes for node, processes in found.items() if processes}
 
 
 def take_log(context: JobContext, view: LogView) -> None:

@@ -3,13 +3,10 @@
 from msgspec import Struct, field, structs
 
 from stethoscope.detectors.conditions import Condition, Latch, LatchState
-from stethoscope.detectors.job_context import JobContext
+from stethoscope.detectors.job_context import JobContext, survivors
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.events import Process
 from stethoscope.schemas.findings import NS, Finding, Subject
-
-# A host that fell silent says nothing of what is alive: twice the agents' longest usual period.
-HEARD_SECS = 30
 
 
 class OrphanProcessConfig(DetectorConfig, frozen=True, tag="orphan_process", kw_only=True):
@@ -49,8 +46,8 @@ class OrphanProcess:
         """Look at an ended job."""
         conditions = []
         if job.ended_ns is not None and now_ns - job.ended_ns >= self.config.for_secs * NS:
-            left = {node: self._left(job, node, now_ns) for node in sorted(job.processes)}
-            conditions = [self._condition(job, node, ps) for node, ps in left.items() if ps]
+            left = survivors(job, now_ns)
+            conditions = [self._condition(job, node, ps) for node, ps in left.items()]
         state = self.state.jobs.setdefault(job.key, LatchState())
         return self._latch.update(state, conditions, now_ns)
 
@@ -59,11 +56,6 @@ class OrphanProcess:
         self.state.several.pop(job.key, None)
         state = self.state.jobs.pop(job.key, None)
         return self._latch.close(state, now_ns) if state else []
-
-    def _left(self, job: JobContext, node: str, now_ns: int) -> list[Process]:
-        if now_ns - job.host_ns.get(node, 0) > HEARD_SECS * NS:
-            return []
-        return [p for p in job.processes[node] if p.job_id == job.job_id and p.alive]
 
     def _condition(self, job: JobContext, node: str, left: list[Process]) -> Condition:
         several = self.state.several.setdefault(job.key, [])

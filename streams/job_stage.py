@@ -11,6 +11,7 @@ from stethoscope.detectors.job_context import (
     learn_healthy,
     place,
     settle_pace,
+    survivors,
     take_gpus,
     take_host,
     take_log,
@@ -150,8 +151,7 @@ class JobStage:
                 findings += _ended_by(_run(detector, "close", job, second_ns), job)
         for detector in self._detectors.ended_jobs:
             findings += _run(detector, "after", job, second_ns)
-        left = any(p.job_id == job.job_id for ps in job.processes.values() for p in ps)
-        if ended_secs > WATCH_ENDED_SECS and not left:
+        if ended_secs > WATCH_ENDED_SECS and not survivors(job, second_ns):
             findings += self._forget(job, second_ns)
         return findings
 

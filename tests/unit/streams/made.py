@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from stethoscope.schemas.events import Device, Event, GpuEvent, JobEvent, LogEvent, NodeEvent
+from stethoscope.schemas.events import (
+    Device,
+    Event,
+    GpuEvent,
+    JobEvent,
+    LogEvent,
+    NodeEvent,
+    Process,
+)
 from tests.unit.detectors.build import HEALTHY as STEPPING
 from tests.unit.detectors.build import at
 
@@ -50,13 +58,14 @@ def gpus(secs: float, node: str = "node01", count: int = 2, **metrics: Any) -> G
     )
 
 
-def host(secs: float, node: str = "node01") -> NodeEvent:
+def host(secs: float, node: str = "node01", processes: Sequence[Process] = ()) -> NodeEvent:
     return NodeEvent(
         time_unix_ns=at(secs),
         node=node,
         boot_id="b",
         seq=round(secs * 1000),
         metrics={"cpu_busy_ratio": 0.1},
+        processes=list(processes),
     )
 
 

@@ -12,6 +12,7 @@ from stethoscope.schemas.events import (
     GpuEvent,
     IbEvent,
     Port,
+    Process,
     TopologyEvent,
 )
 from stethoscope.schemas.findings import NS, Finding
@@ -355,6 +356,17 @@ def test_jobs_are_forgotten_ten_minutes_after_their_end() -> None:
     seen([job(), *healthy(range(10)), ended, *quiet(range(10, 700))], stage)
     assert stage._jobs == {}
     assert stage._closed == set()
+
+
+def test_processes_on_a_node_that_died_are_nobodys_and_keep_no_job() -> None:
+    stage = job_stage()
+    ranks = [Process(name="python3", pid=9 + r, job_id="77", rank=r) for r in (0, 1)]
+    died = [job(), *healthy(range(10)), host(9.5, processes=ranks)]
+    failed = job(state="NODE_FAIL", secs=70, end=70)
+    elsewhere = [gpus(s + 0.1, "node02") for s in range(10, 800)]
+    found = seen([*died, *elsewhere[:60], failed, *elsewhere[60:]], stage)
+    assert "gpu_contention" not in [f.cause for f in found]
+    assert stage._jobs == {}
 
 
 def test_a_job_stage_restarts_anywhere() -> None:
