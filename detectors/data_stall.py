@@ -105,16 +105,12 @@ class DataStall:
         if usual is not None and max(secs, gap_secs - (iterations - 1) * usual) > (
             self.config.stall_ratio * usual
         ):
-            if not self._explained(job, last.time_unix_ns, step.time_unix_ns):
+            if not job.is_pause(last.time_unix_ns, step.time_unix_ns):
                 lost = max(secs, gap_secs) - usual
                 state.stalls.append(Stall(step.time_unix_ns, lost))
             return
         state.typical.append(secs)
         del state.typical[:-MAX_TYPICAL]
-
-    def _explained(self, job: JobContext, from_ns: int, to_ns: int) -> bool:
-        marks = job.marks_since(from_ns - NS, "checkpoint_begin", "checkpoint_end", "evaluation")
-        return any(m.time_unix_ns <= to_ns + NS for m in marks)
 
     def _condition(
         self, state: DataStallState, job: JobContext, lately: list[Stall], now_ns: int

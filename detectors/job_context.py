@@ -146,6 +146,11 @@ class JobContext(Struct):
         """Remembered marks of the named kinds that are not older."""
         return [m for m in self.marks if m.time_unix_ns >= since_ns and m.mark in marks]
 
+    def is_pause(self, from_ns: int, to_ns: int) -> bool:
+        """Whether the log tells of a save or an evaluation in that time, give or take a second."""
+        marks = self.marks_since(from_ns - NS, "checkpoint_begin", "checkpoint_end", "evaluation")
+        return any(m.time_unix_ns <= to_ns + NS for m in marks)
+
     def window(self, now_ns: int, secs: int) -> Floats:
         """``float64[gpus, metrics]``: mean over the last ``secs`` seconds, NaN where unseen."""
         last = now_ns // NS

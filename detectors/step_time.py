@@ -175,7 +175,7 @@ class StepTime:
         return onset_ns
 
     def _take(self, state: StepTimeState, job: JobContext, step: Step) -> None:
-        secs = step_secs(step, state.last)
+        last, secs = state.last, step_secs(step, state.last)
         iterations = iterations_of(step, state.last) or 1
         rare = (job.pace_secs or 0.0) > self.config.window_secs
         state.per_line = iterations if rare else 1
@@ -186,6 +186,8 @@ class StepTime:
             state.first_ns = step.time_unix_ns
         if secs is None or secs <= 0 or step.time_unix_ns == job.segment_ns or state.seen <= 2:
             return
+        if step.step_secs is None and last and job.is_pause(last.time_unix_ns, step.time_unix_ns):
+            return  # the time between the lines is not the steps'
         size = size_class(step.work)
         baseline = self._baseline(state, size)
         ratio = secs / baseline if baseline else None

@@ -94,6 +94,19 @@ def test_lines_of_ten_steps_tell_after_two_of_them() -> None:
     assert finding.cause == "step_time_regression"
 
 
+def test_saves_between_lines_without_a_time_of_their_own_are_no_steps() -> None:
+    def bare(iteration: int, took: float) -> str:
+        return f"step {iteration} loss 2.5"
+
+    job = Job(StepTime(StepTimeConfig()))
+    assert job.run(60, 1.0, bare) == []
+    for _ in range(12):
+        job.run(1, 1.0, bare)
+        job.tick([(0.0, "saving checkpoint at iteration 7 to ./ckpt")], LESS)
+        job.tick([], LESS)
+    assert job.findings == []
+
+
 def test_a_pause_after_a_wobble_is_no_slowness() -> None:
     rng = random.Random(5)  # noqa: S311
     job = warm(60, lambda _: 0.1 * rng.choice((1.0, 1.0, 1.3)))
