@@ -9,7 +9,7 @@ from stethoscope.detectors.step_time import StepTime, StepTimeConfig, size_class
 from stethoscope.schemas.findings import Finding
 from stethoscope.schemas.views import Step
 
-from .build import HEALTHY, Job, at, megatron
+from .build import HEALTHY, IDLE, Job, at, megatron
 
 LESS = HEALTHY | {"tensor_active_ratio": 0.27, "sm_active_ratio": 0.4}
 MORE = HEALTHY | {"tensor_active_ratio": 0.55, "sm_active_ratio": 0.8, "sm_clock_mhz": 1650.0}
@@ -102,23 +102,20 @@ def test_saves_between_lines_without_a_time_of_their_own_are_no_steps() -> None:
     assert job.run(60, 1.0, bare) == []
     for _ in range(12):
         job.run(1, 1.0, bare)
-        job.tick([(0.0, "saving checkpoint at iteration 7 to ./ckpt")], LESS)
-        job.tick([], LESS)
+        job.tick([(0.0, "saving checkpoint at iteration 7 to ./ckpt")], IDLE)
+        job.tick([], IDLE)
     assert job.findings == []
 
 
 def test_a_pause_after_a_wobble_is_no_slowness() -> None:
-    rng = random.Random(5)  # noqa: S311
-    job = warm(60, lambda _: 0.1 * rng.choice((1.0, 1.0, 1.3)))
-    for _ in range(20):
-        assert job.run(10, lambda _: 0.1 * rng.choice((1.0, 1.0, 1.3))) == []
-        for _ in range(12):
-            assert job.tick([], [HEALTHY | {"gr_engine_active_ratio": 0.0}, HEALTHY]) == []
+    job = warm(60)
+    assert job.run(1, 0.13) == []
+    assert [f for _ in range(30) for f in job.tick([], IDLE)] == []
 
 
 def test_the_baseline_outlives_a_fault() -> None:
     job = warm(300, 6.0)
-    found = [*job.run(90, 9.0, gpus=LESS), *job.run(60, 6.0), *job.run(90, 9.0, gpus=LESS)]
+    found = [*job.run(90, 9.0, gpus=LESS), *job.run(30, 6.0), *job.run(90, 9.0, gpus=LESS)]
     assert [f.cleared for f in found] == [False, True, False]
 
 
