@@ -46,6 +46,7 @@ HELPERS = {
     "node_context",
     "registry",
     "slowness",
+    "waiting",
     "trainlog",
 }
 CONFIGS = default_detectors()
