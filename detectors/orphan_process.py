@@ -63,6 +63,8 @@ class OrphanProcess:
             several.append(node)
         one = left[0]
         pids = ", ".join(str(process.pid) for process in left[:8])
+        more = f" and {len(left) - 8} more" if len(left) > 8 else ""
+        alive = "is alive" if len(left) == 1 else "are alive"
         return Condition(
             cause="gpu_contention",
             subject=(
@@ -72,8 +74,7 @@ class OrphanProcess:
             ),
             onset_unix_ns=job.ended_ns or 0,
             score=1.0,
-            evidence=f"of job {job.job_id}, which ended, {len(left)} still alive: pid {pids}"
-            f" ({one.name})",
+            evidence=f"pid {pids}{more} ({one.name}) of job {job.job_id}, which ended, {alive}",
         )
 
 
