@@ -54,8 +54,8 @@ class DataStallState(Struct):
 class DataStall:
     """Repeated pauses between or inside steps, with idle GPUs, that the log does not explain.
 
-    A checkpoint, an evaluation or a new epoch explains a pause. A job that has always paused like
-    this is not stalled, it is like that.
+    A checkpoint, an evaluation, a count that begins anew explain a pause. A job that has always
+    paused like this is not stalled, it is like that.
     """
 
     job_state = DataStallState
@@ -119,8 +119,8 @@ class DataStall:
             return None
         began_ns = lately[0].time_unix_ns - int(lately[0].lost_secs * NS)
         span_secs = max(1.0, (now_ns - began_ns) / NS)
-        usual_secs = statistics.median(s.lost_secs for s in lately)  # a save among hiccups is none
-        lost = min(1.0, len(lately) * usual_secs / span_secs)
+        most_secs = _most_secs(lately)
+        lost = min(1.0, sum(min(s.lost_secs, most_secs) for s in lately) / span_secs)
         spacing_ns = (lately[-1].time_unix_ns - lately[0].time_unix_ns) // (len(lately) - 1)
         if now_ns - lately[-1].time_unix_ns > 2 * spacing_ns + NS:
             return None  # the pattern has stopped
@@ -159,7 +159,8 @@ class DataStall:
         span_secs = (began_ns - from_ns) / NS
         if span_secs < max(SETTLED_SECS, 3 * spacing_secs):
             return True
-        before = [s.lost_secs for s in state.stalls if from_ns < s.time_unix_ns < began_ns]
+        earlier = [s.lost_secs for s in state.stalls if from_ns < s.time_unix_ns < began_ns]
+        before = [min(secs, _most_secs(lately)) for secs in earlier]
         like = 0.5 * statistics.median(s.lost_secs for s in lately)
         few = pattern_secs > self.config.window_secs
         return sum(before) / span_secs > 0.5 * lost or (few and max(before, default=0.0) > like)
@@ -168,8 +169,16 @@ class DataStall:
         """Whether the GPUs computed less meanwhile; an evaluation keeps them at work."""
         if job.healthy_secs < 3:
             return True
-        metric = UTIL if np.isnan(job.healthy[:, TENSOR]).all() else TENSOR
-        healthy = nan_mean(job.healthy[:, metric])
         secs = min(RECENT_SECS, (now_ns - began_ns) // NS)
-        lately = nan_mean(job.window(now_ns, max(secs, 1))[:, metric])
-        return not lately > healthy * (1.0 - 0.5 * lost)
+        lately = job.window(now_ns, max(secs, 1))
+        if not np.isnan(job.healthy[:, TENSOR]).all():
+            busy, healthy = nan_mean(lately[:, TENSOR]), nan_mean(job.healthy[:, TENSOR])
+            return not busy > healthy * (1.0 - 0.5 * lost)
+        # Without activity: ranks that spin read as busy, so the one that waits for data tells.
+        still_busy = lately[:, UTIL] > job.healthy[:, UTIL] * (1.0 - 0.5 * lost)
+        return not bool(still_busy.all())
+
+
+def _most_secs(stalls: list[Stall]) -> float:
+    """What one pause of the pattern counts for at most: a save among hiccups is none of them."""
+    return 8.0 * statistics.median(s.lost_secs for s in stalls)

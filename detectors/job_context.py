@@ -34,8 +34,11 @@ UTIL, ENGINE, SM, TENSOR, POWER, CLOCK, PROCESSES, NVLINK, PCIE, DRAM = range(le
 RECENT_SECS = 60
 LEARN_LAG_SECS = 8
 HEARD_SECS = 30  # agents send every 15 s while nothing happens
+KILL_SECS = 30  # Slurm's KillWait: what lives longer than that after the end will not go by itself
+SURVIVED_SECS = 600  # what was heard of survivors holds for so long
 USUAL_RATIO = 1.5  # a gap between lines is usual up to so many times the median
 SETTLE_SECS = 3  # a sample of the first steps still averages over the start
+PACE_LINES = 21
 MAX_STEPS = 1000
 MAX_MARKS = 400
 Floats = npt.NDArray[np.float64]
@@ -55,8 +58,8 @@ class JobContext(Struct):
 
     ``recent[s % 60, g, m]`` is second ``s`` of GPU ``g``; ``healthy[g, m]`` the slow mean of the
     seconds in which the job stepped undisturbed, ``healthy_secs`` of them. ``host_ns``: when each
-    node's host was last heard. Bounds: 1,000 steps,
-    400 marks and those of the newest second, 60 s of GPU samples.
+    node's host was last heard; ``beats``: times of lines a second apart or more. Bounds: 1,000
+    steps, 21 beats, 400 marks and those of the newest second, 60 s of GPU samples.
     """
 
     key: str
@@ -86,6 +89,7 @@ class JobContext(Struct):
     healthy_secs: int = 0
     healthy_cpu: dict[str, float] = field(default_factory=dict)
     disturbed_ns: int = 0
+    beats: list[int] = field(default_factory=list)
     pace_secs: float | None = None
 
     def subject(self) -> Subject:
@@ -283,8 +287,13 @@ def take_host(context: JobContext, view: HostView) -> None:
 
 
 def survivors(context: JobContext, now_ns: int) -> dict[str, list[Process]]:
-    """Its processes that live, by node. A host that fell silent says nothing of what lives."""
-    heard_ns = now_ns - HEARD_SECS * NS
+    """Processes of a job that ended that live, by node.
+
+    A host that fell silent before they had to be gone says nothing of what lives.
+    """
+    if context.ended_ns is None:
+        return {}
+    heard_ns = max(context.ended_ns + KILL_SECS * NS, now_ns - SURVIVED_SECS * NS)
     nodes = [n for n in sorted(context.processes) if context.host_ns.get(n, 0) >= heard_ns]
     found = {
         node: [p for p in context.processes[node] if p.job_id == context.job_id and p.alive]
@@ -304,6 +313,7 @@ def take_log(context: JobContext, view: LogView) -> None:
         if context.lead is None or _order(source) < _order(context.lead):
             context.lead = source
             context.steps.clear()
+            context.beats.clear()
             context.new_steps = 0
         if source == context.lead:
             _append_step(context, step)
@@ -328,16 +338,31 @@ def _append_step(context: JobContext, step: Step) -> None:
     context.steps.append(step)
     context.step_count += 1
     context.new_steps += 1
+    if not context.beats or step.time_unix_ns >= context.beats[-1] + NS:
+        context.beats.append(step.time_unix_ns)
+    del context.beats[:-PACE_LINES]
     del context.steps[:-MAX_STEPS]
     context.new_steps = min(context.new_steps, len(context.steps))
 
 
 def settle_pace(context: JobContext) -> None:
-    """Renew ``pace_secs``, the median time between the last twenty step lines."""
-    if context.new_steps and len(context.steps) >= 3:
-        times = [s.time_unix_ns for s in context.steps[-21:]]
-        gaps = [(b - a) / NS for a, b in pairwise(times)]
-        context.pace_secs = statistics.median(gaps)
+    """Renew ``pace_secs``, the median time between the last twenty step lines.
+
+    Lines that come in bursts (a buffered log, several lines a step) count by burst.
+    """
+    if not context.new_steps or len(context.steps) < 3:
+        return
+    gaps = _gaps_secs([s.time_unix_ns for s in context.steps[-PACE_LINES:]])
+    context.pace_secs = statistics.median(gaps)
+    bursts = _gaps_secs(context.beats)
+    if statistics.median_low(gaps) < 1.0 and len(bursts) >= 2:
+        burst_secs = statistics.median_high(bursts)
+        if burst_secs > 2.5:
+            context.pace_secs = burst_secs
+
+
+def _gaps_secs(times_ns: list[int]) -> list[float]:
+    return [(b - a) / NS for a, b in pairwise(times_ns)]
 
 
 def learn_healthy(context: JobContext, now_ns: int) -> None:

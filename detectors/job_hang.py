@@ -5,6 +5,7 @@ from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, Latch, LatchState
 from stethoscope.detectors.job_context import (
+    HEARD_SECS,
     SM,
     UTIL,
     Floats,
@@ -91,13 +92,13 @@ class JobHang:
         working = bool(at_work(lately, job.healthy).any())
         if job.new_steps or working:
             self._came_back(state, job, now_ns)
-            return self._silent(job, now_ns, "though GPUs compute")
+            return self._silent(state, job, now_ns, "though GPUs compute")
         if not np.isnan(lately[:, UTIL]).all():
             still = self._still(state, job, lately, now_ns)
-            return still or self._silent(job, now_ns, "and no GPU computes")
-        if job.healthy_secs:
+            return still or self._silent(state, job, now_ns, "and no GPU computes")
+        if not np.isnan(job.healthy[:, UTIL]).all():
             return None  # telemetry that was there and is gone is another fault's business
-        return self._silent(job, now_ns, "and nothing is known of its GPUs")
+        return self._silent(state, job, now_ns, "and nothing is known of its GPUs")
 
     def _still(
         self, state: JobHangState, job: JobContext, lately: Floats, now_ns: int
@@ -109,16 +110,16 @@ class JobHang:
             return None
         limit_secs = self._limit_secs(state, job)
         waited_secs = (now_ns - since_ns) / NS
-        if self._host_writes(job):
+        if self._host_writes(job, now_ns):
             state.written_ns = now_ns
         quiet_secs = (now_ns - max(since_ns, state.written_ns)) / NS
         if quiet_secs < limit_secs and waited_secs < max(limit_secs, self.config.checkpoint_secs):
             return None
-        return _condition(job, since_ns, waited_secs, limit_secs, missing(job, lately), lately)
+        return _condition(job, since_ns, waited_secs, limit_secs, lately)
 
-    def _since(self, state: JobHangState, spins: bool, now_ns: int) -> int:
+    def _since(self, state: JobHangState, some_spin: bool, now_ns: int) -> int:
         """Since when it is like this; a job that idles at its start does not spin yet."""
-        if spins:
+        if some_spin:
             state.idle_ns, state.spin_ns = None, state.spin_ns or now_ns
             return state.spin_ns
         state.spin_ns, state.idle_ns = None, state.idle_ns or now_ns
@@ -151,20 +152,26 @@ class JobHang:
                 return True
         return False
 
-    def _host_writes(self, job: JobContext) -> bool:
-        """Whether a host of the job writes as a save does."""
+    def _host_writes(self, job: JobContext, now_ns: int) -> bool:
+        """Whether a host of the job that is still heard writes as a save does."""
+        heard_ns = now_ns - HEARD_SECS * NS
         return any(
             max(host.get(_DISK) or 0.0, host.get(_NETWORK) or 0.0)
             >= self.config.write_bytes_per_sec
-            for host in job.host.values()
+            for node, host in job.host.items()
+            if job.host_ns.get(node, 0) >= heard_ns
         )
 
-    def _silent(self, job: JobContext, now_ns: int, gpus_do: str) -> Condition | None:
+    def _silent(
+        self, state: JobHangState, job: JobContext, now_ns: int, gpus_do: str
+    ) -> Condition | None:
         """No step for very long, whatever the GPUs do: an endless loop, not an evaluation."""
         last_ns = job.last_step_ns()
         if last_ns is None or job.step_count < 10:
             return None
-        limit_secs = max(self.config.silent_secs, 50 * (job.pace_secs or 0.0))
+        limit_secs = max(
+            self.config.silent_secs, 50 * (job.pace_secs or 0.0), self._limit_secs(state, job)
+        )
         waited_secs = (now_ns - last_ns) / NS
         if waited_secs < limit_secs:
             return None
@@ -182,16 +189,11 @@ class JobHang:
 
 
 def _condition(
-    job: JobContext,
-    since_ns: int,
-    waited_secs: float,
-    limit_secs: float,
-    idle: list[Gpu],
-    lately: Floats,
+    job: JobContext, since_ns: int, waited_secs: float, limit_secs: float, lately: Floats
 ) -> Condition:
-    spins = len(idle) < len(job.gpus)
+    idle, waiting = missing(job, lately), int(spins(lately).sum())
     subject = job.subject()
-    if spins and 0 < len(idle) <= max(1, len(job.gpus) // 8):
+    if waiting and 0 < len(idle) <= max(1, len(job.gpus) // 8):
         subject = job.gpu_subject(idle[0])
     return Condition(
         cause="job_hang",
@@ -201,8 +203,8 @@ def _condition(
         threshold=limit_secs,
         unit="seconds without progress",
         score=waited_secs / limit_secs,
-        evidence=_evidence(job, waited_secs, lately, idle, spins),
-        suspects=[_suspect(job, gpu) for gpu in idle[:8]] if spins else [],
+        evidence=_evidence(job, waited_secs, lately, waiting),
+        suspects=[_suspect(job, gpu) for gpu in idle[:8]] if waiting else [],
     )
 
 
@@ -210,10 +212,9 @@ def _suspect(job: JobContext, gpu: Gpu) -> Suspect:
     return Suspect(job.gpu_subject(gpu), "idle while its peers wait in a collective")
 
 
-def _evidence(job: JobContext, secs: float, lately: Floats, idle: list[Gpu], spinning: bool) -> str:
-    if not spinning:
+def _evidence(job: JobContext, secs: float, lately: Floats, waiting: int) -> str:
+    if not waiting:
         return f"no step and all {len(job.gpus)} GPUs idle for {secs:.0f} s"
-    waiting = len(job.gpus) - len(idle)
     sm = float(np.nan_to_num(lately[:, SM]).max())
     return (
         f"no step for {secs:.0f} s; {waiting} of {len(job.gpus)} GPUs spin"

@@ -5,8 +5,8 @@ import re
 from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, quoted, to_finding
-from stethoscope.detectors.job_context import JobContext
-from stethoscope.detectors.waiting import LOOK_BACK_SECS, missing
+from stethoscope.detectors.job_context import RECENT_SECS, JobContext
+from stethoscope.detectors.waiting import LOOK_BACK_SECS, missing, spins
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding, Subject, Suspect
 from stethoscope.schemas.views import Mark
@@ -86,7 +86,7 @@ class NcclTimeout:
     def _say(
         self, state: NcclTimeoutState, job: JobContext, first: Mark, now_ns: int
     ) -> list[Finding]:
-        subject, suspects = self._suspects(state, job, first)
+        subject, suspects = self._suspects(state, job, first, now_ns)
         onset_ns = first.time_unix_ns - int((state.ran_secs or 0.0) * NS)
         proof = state.proof or first
         seq = _SEQ.search(proof.text)
@@ -109,7 +109,7 @@ class NcclTimeout:
         return [to_finding(self.config, condition, now_ns)]
 
     def _suspects(
-        self, state: NcclTimeoutState, job: JobContext, first: Mark
+        self, state: NcclTimeoutState, job: JobContext, first: Mark, now_ns: int
     ) -> tuple[Subject, list[Suspect]]:
         ranks = {g.rank for g in job.gpus if g.rank is not None}
         if state.enqueued and len(state.enqueued) > 1:
@@ -118,7 +118,7 @@ class NcclTimeout:
                 behind = sorted(r for r, n in state.enqueued.items() if n == least)
                 reason = f"enqueued {least} collectives, others {max(state.enqueued.values())}"
                 return self._named(job, behind, reason)
-        if absent := _absent(job, first.time_unix_ns):
+        if absent := _absent(job, first.time_unix_ns, now_ns):
             return self._named(job, absent, "idled while its peers waited in a collective")
         silent = sorted(ranks - set(state.reported))
         if silent and state.reported and len(silent) <= max(1, len(ranks) // 4):
@@ -132,9 +132,15 @@ class NcclTimeout:
         return (suspects[0].subject if len(ranks) == 1 else job.subject()), suspects
 
 
-def _absent(job: JobContext, reported_ns: int) -> list[int]:
-    """Ranks of the few GPUs that idled before the report; after it those that reported end."""
-    idle = missing(job, job.latest(reported_ns - NS, LOOK_BACK_SECS))
-    if len(idle) > max(1, len(job.gpus) // 8):
+def _absent(job: JobContext, reported_ns: int, now_ns: int) -> list[int]:
+    """Ranks of the few GPUs that idled before the report; after it those that reported end.
+
+    Nobody where those seconds are no longer remembered: a line may come late.
+    """
+    if now_ns - reported_ns > (RECENT_SECS - LOOK_BACK_SECS - 1) * NS:
+        return []
+    before = job.latest(reported_ns - NS, LOOK_BACK_SECS)
+    idle = missing(job, before)
+    if len(idle) > max(1, len(job.gpus) // 8) or not spins(before).any():
         return []
     return [g.rank for g in idle if g.rank is not None]

@@ -30,7 +30,8 @@ BUSIER_SHARE = 0.6
 IDLER_SHARE = 0.3
 # Without activity metrics: no GPU draws less than in health, so none waits.
 SAME_DRAW = 0.95
-# A clock that fell explains the slowdown if it fell by six tenths of it, its peers' by hardly any.
+# A clock that fell explains the slowdown if, against its peers', it fell by six tenths of it, and
+# by a tenth at least: boards of one node differ by some percent under a power cap.
 STEADY_CLOCK = 0.9
 # Agents scrape every 15 s while nothing happens; a count holds until the next.
 COUNTED_SECS = 20
@@ -142,12 +143,13 @@ def _culprit(job: JobContext, ratio: float, lately: Floats) -> tuple[Gpu, str, b
 
 
 def _slower_clock(job: JobContext, ratio: float, lately: Floats) -> tuple[Gpu, str, bool] | None:
-    relative = lately[:, CLOCK] / job.healthy[:, CLOCK]
-    if np.isnan(relative).any():
+    healthy = job.healthy[:, CLOCK]
+    if not (healthy > 0.0).all() or np.isnan(lately[:, CLOCK]).any():
         return None
+    relative = lately[:, CLOCK] / healthy
     low = int(relative.argmin())
-    limit = 1.0 / (1.0 + BUSIER_SHARE * (ratio - 1.0))
-    if relative[low] > limit or float(np.delete(relative, low).min()) < STEADY_CLOCK:
+    limit = min(STEADY_CLOCK, 1.0 / (1.0 + BUSIER_SHARE * (ratio - 1.0)))
+    if relative[low] > limit * float(np.delete(relative, low).min()):
         return None
     if lately[low, UTIL] < 0.5:
         return None  # it idles, and idle GPUs clock down
@@ -172,9 +174,13 @@ def _busier(job: JobContext, ratio: float, lately: Floats) -> tuple[Gpu, str, bo
         middle = float(np.median(others))
         if middle <= 0 or relative[top] / middle < limit or relative[top] < 0.75:
             continue
+        now, past = lately[top, metric], healthy[top]
+        level = f"{now:.0%} active ({past:.0%} in health)"
+        if metric == POWER:
+            level = f"at {now:.0f} W ({past:.0f} in health)"
         reason = (
-            f"{name} of GPU {job.gpus[top].index} {lately[top, metric]:.0%} active"
-            f" ({healthy[top]:.0%} in health), its peers' at {middle:.0%} of their own past"
+            f"{name} of GPU {job.gpus[top].index} {level}, its peers' at {middle:.0%} of their own"
+            f" past"
         )
         return job.gpus[top], reason, True
     return None

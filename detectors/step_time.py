@@ -127,7 +127,7 @@ class StepTime:
     ) -> Condition | None:
         """What to say of a job that is slow now; nothing until it held and its GPUs were seen."""
         onset_ns = self._onset(state, limit)
-        if state.verdict is None and does_more(job, ratio, onset_ns, now_ns):
+        if self._asks_again(state, job, limit) and does_more(job, ratio, onset_ns, now_ns):
             state.slow_ns = state.verdict = None
             self._relearn(state)
             return None
@@ -139,6 +139,14 @@ class StepTime:
             return None
         self._explain(state, job, ratio, onset_ns, now_ns)
         return self._condition(state, ratio, limit)
+
+    def _asks_again(self, state: StepTimeState, job: JobContext, limit: float) -> bool:
+        """Whether the GPUs' load is of slow steps: once told, only where a new line is slow too.
+
+        Else it may be that of a recovery of which no line tells yet.
+        """
+        newest = state.window[-1].ratio
+        return state.verdict is None or bool(job.new_steps and newest and newest > limit)
 
     def _explain(
         self, state: StepTimeState, job: JobContext, ratio: float, onset_ns: int, now_ns: int
@@ -166,10 +174,10 @@ class StepTime:
         held = next((h.finding for h in state.latch.held.values() if h.finding), None)
         if held is not None:
             return held.started_unix_ns
-        middle = 1.0 + 0.5 * (limit - 1.0)
+        halfway = 1.0 + 0.5 * (limit - 1.0)
         onset_ns = state.window[-1].time_unix_ns
         for timed in reversed(state.window):
-            if timed.ratio is None or timed.ratio < middle:
+            if timed.ratio is None or timed.ratio < halfway:
                 break
             onset_ns = timed.time_unix_ns
         return onset_ns
@@ -225,7 +233,7 @@ class StepTime:
         self, state: StepTimeState, job: JobContext, now_ns: int
     ) -> tuple[float | None, float]:
         ratios = [t.ratio for t in state.window if t.ratio is not None]
-        if len(ratios) < (3 if state.per_line == 1 else 2) or 2 * len(ratios) < len(state.window):
+        if len(ratios) < 3 or 2 * len(ratios) < len(state.window):
             return None, self.config.slow_ratio
         centre, spread = self._noise(state)
         ratio = middle(ratios) / centre

@@ -17,6 +17,7 @@ from stethoscope.detectors.job_context import (
 )
 
 LOOK_BACK_SECS = 20  # agents scrape every 15 s while nothing happens
+SPIN_RATIO = 0.9
 Bools = npt.NDArray[np.bool_]
 
 
@@ -36,9 +37,10 @@ def at_work(lately: Floats, healthy: Floats) -> Bools:
 
 def spins(lately: Floats) -> Bools:
     """``bool[gpus]``: of GPUs that do not work, those that wait in a collective."""
-    return lately[:, UTIL] > 0.9
+    return lately[:, UTIL] > SPIN_RATIO
 
 
 def missing(job: JobContext, lately: Floats) -> list[Gpu]:
-    """GPUs that are not in the collective in which the job waits."""
-    return [gpu for gpu, spin in zip(job.gpus, spins(lately), strict=True) if not spin]
+    """GPUs that are not in the collective in which the job waits; an unseen one may well be."""
+    idle = lately[:, UTIL] <= SPIN_RATIO
+    return [gpu for gpu, idles in zip(job.gpus, idle, strict=True) if idles]

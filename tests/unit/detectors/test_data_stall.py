@@ -78,7 +78,7 @@ def test_pauses_in_which_the_gpus_go_on_computing_are_none() -> None:
     assert warm().run(30, every_sixth, gpus=HEALTHY) == []
 
 
-def test_epochs_apart_by_more_than_the_window_are_none() -> None:
+def test_epochs_that_are_alike_from_the_beginning_are_a_habit() -> None:
     job = warm(9)
     for _ in range(10):
         for _ in range(4):
@@ -103,6 +103,23 @@ def test_pauses_now_and_then_from_the_beginning_are_a_habit() -> None:
         for _ in range(3):
             assert job.tick([], STARVED) == []
         assert job.run(rest) == []
+
+
+def test_short_and_long_pauses_by_turns_are_one_finding() -> None:
+    job = warm(60)
+
+    def waits(iteration: int) -> float:
+        return 4.1 if iteration % 60 == 0 else 0.6 if iteration % 20 == 0 else 0.1
+
+    found = job.run(60, waits, gpus=STARVED)
+    assert [f.cleared for f in found] == [False]
+
+
+def test_without_activity_the_rank_that_waits_for_data_tells() -> None:
+    spins, starves = {"gpu_utilization_ratio": 1.0}, {"gpu_utilization_ratio": 0.3}
+    job = Job(DataStall(DataStallConfig()), gpus=4)
+    assert job.run(40, gpus=spins) == []
+    assert len(job.run(16, every_sixth, gpus=[spins, starves, spins, spins])) == 1
 
 
 def test_a_long_save_among_hiccups_is_none() -> None:

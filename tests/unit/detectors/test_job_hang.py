@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
+from msgspec import structs
 
 from stethoscope.detectors.job_hang import JobHang, JobHangConfig
 from stethoscope.schemas.findings import Finding
@@ -135,10 +136,35 @@ def test_a_host_that_writes_saves_and_is_waited_for(metric: str) -> None:
     assert only.started_unix_ns == at(21)
 
 
+def test_a_host_that_fell_silent_while_it_wrote_excuses_nothing() -> None:
+    job = Job(JobHang(JobHangConfig()), nodes=["node01", "node02"])
+    job.run(20)
+    wait(job, 5, [SPINNING, SPINNING, IDLE, IDLE], disk_write_bytes_per_sec=8e8)
+    job.context.event = structs.replace(job.event, nodes=job.nodes)
+    job.nodes = ["node01"]  # node02 is heard no more
+    found = wait(job, 90, SPINNING, disk_write_bytes_per_sec=0.0)
+    assert [f.cause for f in found] == ["job_hang"]
+
+
 def test_a_host_that_writes_for_ever_excuses_ten_minutes() -> None:
     job = stepping()
     assert wait(job, 590, IDLE, disk_write_bytes_per_sec=8e8) == []
     assert len(wait(job, 15, IDLE, disk_write_bytes_per_sec=8e8)) == 1
+
+
+def test_a_save_may_take_longer_than_twenty_minutes_where_the_settings_say_so() -> None:
+    job = Job(JobHang(JobHangConfig(checkpoint_secs=3600.0)))
+    job.run(20)
+    job.tick(["saving checkpoint at iteration 200 to ./ckpt"], IDLE)
+    assert wait(job, 1500, IDLE) == []
+
+
+def test_an_unseen_gpu_is_no_suspect() -> None:
+    job = Job(JobHang(JobHangConfig()), gpus=4)
+    job.run(20)
+    (only,) = wait(job, 90, [SPINNING, SPINNING, SPINNING, BLIND])
+    assert (only.subject.gpu_index, only.suspects) == (None, [])
+    assert "3 of 4 GPUs spin" in only.evidence
 
 
 def test_a_checkpoint_that_was_written_excuses_nothing() -> None:
@@ -155,8 +181,9 @@ def test_compiling_keeps_the_cpus_busy() -> None:
     assert only.evidence == "no step for 1200 s, and no GPU computes"
 
 
-def test_where_no_gpu_was_ever_seen_twenty_minutes_of_silence_tell() -> None:
-    job = Job(JobHang(JobHangConfig()))
+@pytest.mark.parametrize("gpus", [0, 2], ids=["no GPU known", "no telemetry"])
+def test_where_no_gpu_was_ever_seen_twenty_minutes_of_silence_tell(gpus: int) -> None:
+    job = Job(JobHang(JobHangConfig()), gpus=gpus)
     assert job.run(20, gpus=None) == []
     assert wait(job, 1190, None) == []
     (only,) = wait(job, 20, None)

@@ -103,6 +103,32 @@ def test_the_one_whose_gpu_idles_while_the_others_spin_is_the_suspect() -> None:
     assert "idled while its peers waited" in only.suspects[0].reason
 
 
+@pytest.mark.parametrize(
+    ("gpus", "late_secs"),
+    [
+        ([SPINNING, SPINNING, dict.fromkeys(IDLE), SPINNING], 0),
+        ([IDLE, IDLE, IDLE, IDLE], 0),
+        ([SPINNING, SPINNING, IDLE, SPINNING], 600),
+    ],
+    ids=["unseen", "all idle", "long ago"],
+)
+def test_nobody_is_blamed_for_what_was_not_seen(gpus: list[Metrics], late_secs: int) -> None:
+    waiting = job(gpus=4)
+    for _ in range(30):
+        waiting.tick([], gpus)
+    line = train(caught(0), at(waiting.second - late_secs), "node01", 0)
+    waiting.second += 1
+    begin_second(waiting.context, waiting.now_ns)
+    logs = LogSecond()
+    logs.take(line, waiting.context.key)
+    for view in logs.views("node01", waiting.now_ns):
+        assert isinstance(view, LogView)
+        take_log(waiting.context, view)
+    found = [f for d in waiting.detectors for f in d.update(waiting.context, waiting.now_ns)]
+    (only,) = [*found, *(f for _ in range(3) for f in waiting.tick([], gpus))]
+    assert (only.subject.gpu_index, only.suspects) == (None, [])
+
+
 def test_where_many_are_silent_nobody_is_blamed() -> None:
     (only,) = everyone(job(gpus=8), {0: [caught(0)], 1: [caught(1)]})
     assert (only.subject.job_id, only.subject.rank) == ("77", None)

@@ -88,6 +88,17 @@ def test_a_node_that_fell_silent_says_nothing_of_its_processes() -> None:
     assert [f for s in later for f in ended.detector.after(ended.job.context, at(s))] == []
 
 
+def test_a_host_that_is_heard_once_a_minute_is_one_finding() -> None:
+    ended = Ended()
+    found = []
+    for _ in range(6):
+        found += ended.watch(1, LEFT)
+        for _ in range(59):
+            ended.second += 1
+            found += ended.detector.after(ended.job.context, at(ended.second))
+    assert [f.cleared for f in found] == [False]
+
+
 def test_forgetting_the_job_ends_what_is_open() -> None:
     ended = Ended()
     ended.watch(70, LEFT)

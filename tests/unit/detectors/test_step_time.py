@@ -68,12 +68,26 @@ def test_where_all_clocks_fell_none_is_the_straggler() -> None:
     assert only(warm().run(15, 0.16, gpus=slow)).cause == "step_time_regression"
 
 
+def test_clocks_that_fell_nearly_alike_name_nobody() -> None:
+    job = Job(StepTime(StepTimeConfig()), gpus=8)
+    assert job.run(40, 0.1) == []
+    uneven = [LESS | {"sm_clock_mhz": 1730.0 - 3.0 * i} for i in range(8)]
+    assert only(job.run(15, 0.117, gpus=uneven)).cause == "step_time_regression"
+
+
+def test_a_clock_that_always_reads_zero_tells_nothing() -> None:
+    job = Job(StepTime(StepTimeConfig()))
+    assert job.run(40, 0.1, gpus=HEALTHY | {"sm_clock_mhz": 0.0}) == []
+    found = job.run(15, 0.16, gpus=LESS | {"sm_clock_mhz": 0.0})
+    assert only(found).cause == "step_time_regression"
+
+
 def test_without_activity_the_one_that_draws_as_before_is_the_straggler() -> None:
     job = Job(StepTime(StepTimeConfig()))
     assert job.run(40, 0.1, gpus=BLIND) == []
     finding = only(job.run(15, 0.15, gpus=[BLIND | {"power_watts": 430.0}, BLIND]))
     assert (finding.cause, finding.subject.gpu_index) == ("straggler", 1)
-    assert "power of GPU 1" in finding.evidence
+    assert "power of GPU 1 at 600 W (600 in health), its peers' at 72%" in finding.evidence
 
 
 def test_idle_gpus_are_told_of() -> None:
@@ -105,6 +119,32 @@ def test_saves_between_lines_without_a_time_of_their_own_are_no_steps() -> None:
         job.tick([(0.0, "saving checkpoint at iteration 7 to ./ckpt")], IDLE)
         job.tick([], IDLE)
     assert job.findings == []
+
+
+def test_a_slow_job_whose_log_is_buffered_is_found() -> None:
+    job = Job(StepTime(StepTimeConfig()))
+    iteration = 0
+    for took in [1.0] * 10 + [1.6] * 6:
+        for _ in range(round(32 * took) - 1):
+            job.tick([], HEALTHY if took == 1.0 else LESS)
+        lines = [(0.3, megatron(iteration + i, 1000 * took)) for i in range(32)]
+        iteration += 32
+        job.tick(lines, HEALTHY if took == 1.0 else LESS)
+    assert only(job.findings).cause == "step_time_regression"
+
+
+def test_larger_steps_are_seen_for_what_they_are_when_the_gpus_are_busy_again() -> None:
+    job = warm(60)
+    found = [*job.run(12, 0.2, gpus=LESS), *job.run(60, 0.2)]
+    assert [f.cleared for f in found] == [False, True]
+
+
+def test_one_unannounced_pause_in_a_rare_line_is_none() -> None:
+    job = Job(StepTime(StepTimeConfig()))
+    job.run(95, 1.0, every_tenth, {})
+    for _ in range(12):
+        job.tick([], {})
+    assert job.run(60, 1.0, every_tenth, {}) == job.findings == []
 
 
 def test_a_pause_after_a_wobble_is_no_slowness() -> None:
