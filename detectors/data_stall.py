@@ -102,15 +102,19 @@ class DataStall:
             return
         iterations = max(1, (step.iteration or 0) - (last.iteration or 0))
         usual = statistics.median(state.typical) if len(state.typical) >= 10 else None
-        if usual is not None and max(secs, gap_secs - (iterations - 1) * usual) > (
-            self.config.stall_ratio * usual
-        ):
+        if usual is not None and self._is_stall(secs, gap_secs, iterations, usual):
             if not job.is_pause(last.time_unix_ns, step.time_unix_ns):
                 lost = max(secs, gap_secs) - usual
                 state.stalls.append(Stall(step.time_unix_ns, lost))
             return
         state.typical.append(secs)
         del state.typical[:-MAX_TYPICAL]
+
+    def _is_stall(self, secs: float, gap_secs: float, iterations: int, usual: float) -> bool:
+        """One long step, or one among the several that a line tells of: not all of them slower."""
+        longest = max(secs, gap_secs - (iterations - 1) * usual)
+        in_all = max(gap_secs, iterations * secs)
+        return longest > self.config.stall_ratio * usual and in_all > 2 * iterations * usual
 
     def _condition(
         self, state: DataStallState, job: JobContext, lately: list[Stall], now_ns: int

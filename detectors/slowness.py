@@ -35,6 +35,7 @@ SAME_DRAW = 0.95
 STEADY_CLOCK = 0.9
 # Agents scrape every 15 s while nothing happens; a count holds until the next.
 COUNTED_SECS = 20
+HEALTHY_SECS = 3  # so much of health must be known to compare with
 CPU_BUSY_RATIO = 0.85
 CPU_RISE_RATIO = 0.3
 
@@ -111,7 +112,7 @@ def does_more(job: JobContext, ratio: float, onset_ns: int, now_ns: int) -> bool
     Longer steps of the same size leave at least one GPU computing less a second (tensor activity
     times clock) than in health; a batch that grew unannounced leaves none.
     """
-    if job.healthy_secs < 3 or not job.gpus:
+    if job.healthy_secs < HEALTHY_SECS or not job.gpus:
         return False
     lately = _since(job, onset_ns, now_ns)
     if np.isnan(job.healthy[:, TENSOR]).all():
@@ -137,7 +138,7 @@ def _starved_host(job: JobContext) -> tuple[str, float, float] | None:
 
 def _culprit(job: JobContext, ratio: float, lately: Floats) -> tuple[Gpu, str, bool] | None:
     """(GPU, reason, sure) of the one that the others wait for."""
-    if len(job.gpus) < 2 or job.healthy_secs < 5:
+    if len(job.gpus) < 2 or job.healthy_secs < HEALTHY_SECS:
         return None
     return _slower_clock(job, ratio, lately) or _busier(job, ratio, lately) or _idler(job, lately)
 

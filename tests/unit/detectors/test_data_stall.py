@@ -105,6 +105,13 @@ def test_pauses_now_and_then_from_the_beginning_are_a_habit() -> None:
         assert job.run(rest) == []
 
 
+def test_lines_of_several_slower_steps_are_no_pauses() -> None:
+    job = warm(60)
+    for second in range(60):
+        job.tick([(0.5, f"step {600 + 6 * second} loss 2.5")], STARVED)
+    assert job.findings == []
+
+
 def test_short_and_long_pauses_by_turns_are_one_finding() -> None:
     job = warm(60)
 
