@@ -8,14 +8,13 @@ from stethoscope.correlation.placement import Placement
 from stethoscope.detectors.job_context import (
     JobContext,
     begin_second,
-    learn_healthy,
     place,
-    settle_pace,
     survivors,
     take_gpus,
     take_host,
     take_log,
 )
+from stethoscope.detectors.job_health import learn_healthy, settle_pace
 from stethoscope.schemas.events import Event, JobEvent
 from stethoscope.schemas.findings import NS, Finding
 from stethoscope.schemas.job_states import ended_ns

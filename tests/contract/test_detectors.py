@@ -41,6 +41,7 @@ HELPERS = {
     "conditions",
     "fleet",
     "job_context",
+    "job_health",
     "job_moments",
     "marks",
     "node_context",

@@ -9,13 +9,12 @@ from stethoscope.detectors.fleet import Batch, Table
 from stethoscope.detectors.job_context import (
     JobContext,
     begin_second,
-    learn_healthy,
     place,
-    settle_pace,
     take_gpus,
     take_host,
     take_log,
 )
+from stethoscope.detectors.job_health import learn_healthy, settle_pace
 from stethoscope.detectors.node_context import NodeContext, pci_key
 from stethoscope.schemas.events import JobEvent, LogEvent, Process
 from stethoscope.schemas.findings import NS, Finding, Subject
