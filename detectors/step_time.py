@@ -245,13 +245,17 @@ class StepTime:
     def _still(self, state: StepTimeState, job: JobContext, limit: float, now_ns: int) -> bool:
         """Whether the newest steps are slow too: the window's median lags behind a recovery.
 
-        Where the lines have stopped, nothing new is said: a pause is not slowness.
+        Of few and rare lines all must be, since one may hold a save. Where the lines have stopped,
+        nothing new is said: a pause is not slowness.
         """
         paused_ns = int((PAUSE_PACES * (job.pace_secs or 0.0) + 2.0) * NS)
         if state.verdict is None and now_ns - state.window[-1].time_unix_ns > paused_ns:
             return False
         newest = [t.ratio for t in state.window[-3:] if t.ratio is not None]
-        return bool(newest) and statistics.median(newest) > 1.0 + 0.5 * (limit - 1.0)
+        if not newest:
+            return False
+        least = statistics.median(newest) if state.per_line == 1 else min(newest)
+        return least > 1.0 + 0.5 * (limit - 1.0)
 
     def _noise(self, state: StepTimeState) -> tuple[float, float]:
         """Centre and spread of the healthy windows; before ten are known, a careful guess."""
