@@ -43,7 +43,8 @@ class JobHangConfig(DetectorConfig, frozen=True, tag="job_hang", kw_only=True):
 class JobHangState(Struct):
     """One job: since when no GPU works and some spin, or all idle; its longest pause; a save.
 
-    ``saving_ns``: when the save under way was announced; ``written_ns``: when a host last wrote.
+    ``saving_ns``: when the save under way was announced; ``written_ns``: when a save last ended or
+    a host last wrote.
     """
 
     spin_ns: int | None = None
@@ -83,6 +84,8 @@ class JobHang:
     def _saving(self, state: JobHangState, job: JobContext) -> None:
         for mark in job.fresh_marks("checkpoint_begin", "checkpoint_end"):
             state.saving_ns = mark.time_unix_ns if mark.mark == "checkpoint_begin" else None
+            if mark.mark == "checkpoint_end":
+                state.written_ns = max(state.written_ns, mark.time_unix_ns)
         steps = job.fresh_steps()  # the line of the step before the save stands in its second
         if state.saving_ns is not None and steps and steps[-1].time_unix_ns > state.saving_ns:
             state.saving_ns = None

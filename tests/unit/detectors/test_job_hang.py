@@ -120,6 +120,15 @@ def test_a_checkpoint_that_is_being_written_may_take_ten_minutes() -> None:
     assert [f.cause for f in wait(job, 100, [SPINNING, IDLE])] == ["job_hang"]
 
 
+def test_the_end_of_a_long_save_is_no_hang() -> None:
+    job = stepping()
+    job.tick(["saving checkpoint at iteration 200 to ./ckpt"], IDLE)
+    wait(job, 90, IDLE)
+    job.tick(["  successfully saved checkpoint at iteration 200 to ./ckpt"], IDLE)
+    assert wait(job, 45, IDLE) == job.findings == []
+    assert len(wait(job, 10, IDLE)) == 1
+
+
 def test_the_line_of_the_step_before_does_not_end_the_save() -> None:
     job = stepping()
     before, begin = megatron(201), "saving checkpoint at iteration 201 to ./ckpt"
