@@ -111,7 +111,10 @@ class DataStall:
         del state.typical[:-MAX_TYPICAL]
 
     def _is_stall(self, secs: float, gap_secs: float, iterations: int, usual: float) -> bool:
-        """One long step, or one among the several that a line tells of: not all of them slower."""
+        """One long step, or one among the several that a line tells of.
+
+        Such a line cannot tell a pause from slower steps: up to twice the usual it is slowness.
+        """
         longest = max(secs, gap_secs - (iterations - 1) * usual)
         in_all = max(gap_secs, iterations * secs)
         return longest > self.config.stall_ratio * usual and in_all > 2 * iterations * usual
@@ -119,7 +122,7 @@ class DataStall:
     def _condition(
         self, state: DataStallState, job: JobContext, lately: list[Stall], now_ns: int
     ) -> Condition | None:
-        if len(lately) < self.config.stalls or state.first_ns is None or not job.running():
+        if len(lately) < max(2, self.config.stalls) or state.first_ns is None or not job.running():
             return None
         began_ns = lately[0].time_unix_ns - int(lately[0].lost_secs * NS)
         span_secs = max(1.0, (now_ns - began_ns) / NS)
@@ -179,10 +182,10 @@ class DataStall:
             busy, healthy = nan_mean(lately[:, TENSOR]), nan_mean(job.healthy[:, TENSOR])
             return not busy > healthy * (1.0 - 0.5 * lost)
         # Without activity: ranks that spin read as busy, so the one that waits for data tells.
-        still_busy = lately[:, UTIL] > job.healthy[:, UTIL] * (1.0 - 0.5 * lost)
-        return not bool(still_busy.all())
+        idle = lately[:, UTIL] <= job.healthy[:, UTIL] * (1.0 - 0.5 * lost)
+        return bool(idle.any()) or bool(np.isnan(lately[:, UTIL]).all())
 
 
 def _most_secs(stalls: list[Stall]) -> float:
-    """What one pause of the pattern counts for at most: a save among hiccups is none of them."""
-    return 8.0 * statistics.median(s.lost_secs for s in stalls)
+    """What one pause counts for at most: as the second longest, so that a single save is none."""
+    return sorted(s.lost_secs for s in stalls)[-2]

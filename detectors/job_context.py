@@ -30,8 +30,6 @@ JOB_METRICS = (
 UTIL, ENGINE, SM, TENSOR, POWER, CLOCK, PROCESSES, NVLINK, PCIE, DRAM = range(len(JOB_METRICS))
 RECENT_SECS = 60
 HEARD_SECS = 30  # agents send every 15 s while nothing happens
-KILL_SECS = 30  # Slurm's KillWait: what lives longer than that after the end will not go by itself
-SURVIVED_SECS = 600  # what was heard of survivors holds for so long
 PACE_LINES = 21
 MAX_STEPS = 1000
 MAX_MARKS = 400
@@ -280,15 +278,9 @@ def take_host(context: JobContext, view: HostView) -> None:
     context.processes[view.node] = list(merged.values())
 
 
-def survivors(context: JobContext, now_ns: int) -> dict[str, list[Process]]:
-    """Processes of a job that ended that live, by node.
-
-    A host that fell silent before they had to be gone says nothing of what lives.
-    """
-    if context.ended_ns is None:
-        return {}
-    heard_ns = max(context.ended_ns + KILL_SECS * NS, now_ns - SURVIVED_SECS * NS)
-    nodes = [n for n in sorted(context.processes) if context.host_ns.get(n, 0) >= heard_ns]
+def survivors(context: JobContext, since_ns: int) -> dict[str, list[Process]]:
+    """The job's processes that live, by node, as the hosts said that were heard since then."""
+    nodes = [n for n in sorted(context.processes) if context.host_ns.get(n, 0) >= since_ns]
     found = {
         node: [p for p in context.processes[node] if p.job_id == context.job_id and p.alive]
         for node in nodes

@@ -43,8 +43,7 @@ class JobHangConfig(DetectorConfig, frozen=True, tag="job_hang", kw_only=True):
 class JobHangState(Struct):
     """One job: since when no GPU works and some spin, or all idle; its longest pause; a save.
 
-    ``saving_ns``: when the save under way was announced; ``written_ns``: when a save last ended or
-    a host last wrote.
+    ``saving_ns``: when the save under way was announced; ``written_ns``: when a host last wrote.
     """
 
     spin_ns: int | None = None
@@ -85,7 +84,8 @@ class JobHang:
         for mark in job.fresh_marks("checkpoint_begin", "checkpoint_end"):
             state.saving_ns = mark.time_unix_ns if mark.mark == "checkpoint_begin" else None
             if mark.mark == "checkpoint_end":
-                state.written_ns = max(state.written_ns, mark.time_unix_ns)
+                state.spin_ns = max(state.spin_ns, mark.time_unix_ns) if state.spin_ns else None
+                state.idle_ns = max(state.idle_ns, mark.time_unix_ns) if state.idle_ns else None
         steps = job.fresh_steps()  # the line of the step before the save stands in its second
         if state.saving_ns is not None and steps and steps[-1].time_unix_ns > state.saving_ns:
             state.saving_ns = None
@@ -172,9 +172,8 @@ class JobHang:
         last_ns = job.last_step_ns()
         if last_ns is None or job.step_count < 10:
             return None
-        limit_secs = max(
-            self.config.silent_secs, 50 * (job.pace_secs or 0.0), self._limit_secs(state, job)
-        )
+        saving_secs = self.config.checkpoint_secs if state.saving_ns is not None else 0.0
+        limit_secs = max(self.config.silent_secs, 50 * (job.pace_secs or 0.0), saving_secs)
         waited_secs = (now_ns - last_ns) / NS
         if waited_secs < limit_secs:
             return None

@@ -26,7 +26,7 @@ def settle_pace(context: JobContext) -> None:
     bursts = _gaps_secs(context.beats)
     if statistics.median_low(gaps) < 1.0 and len(bursts) >= 2:
         burst_secs = statistics.median_high(bursts)
-        if burst_secs > 2.5:
+        if burst_secs > 1.5:
             context.pace_secs = burst_secs
 
 
@@ -67,7 +67,7 @@ def _stepped(context: JobContext, then_ns: int, now_ns: int) -> bool:
 
     Where the next line is still to come, it counts as usual until it is late.
     """
-    usual_ns = int(NS + USUAL_RATIO * NS * (context.pace_secs or 0.0))
+    usual_ns = int(max(2.0, 1.0 + USUAL_RATIO * (context.pace_secs or 0.0)) * NS)
     times = [s.time_unix_ns for s in context.steps]
     at = bisect_right(times, then_ns)
     if at <= 2 or times[0] > then_ns - SETTLE_SECS * NS:

@@ -8,6 +8,8 @@ from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.events import Process
 from stethoscope.schemas.findings import NS, Finding, Subject
 
+HELD_SECS = 150  # what a host said holds so long: agents send once a minute at the least
+
 
 class OrphanProcessConfig(DetectorConfig, frozen=True, tag="orphan_process", kw_only=True):
     """A process of a job that ended ``for_secs`` ago, still alive on its GPU.
@@ -45,8 +47,9 @@ class OrphanProcess:
     def after(self, job: JobContext, now_ns: int) -> list[Finding]:
         """Look at an ended job."""
         conditions = []
-        if job.ended_ns is not None and now_ns - job.ended_ns >= self.config.for_secs * NS:
-            left = survivors(job, now_ns)
+        if job.ended_ns is not None:
+            due_ns = job.ended_ns + int(self.config.for_secs * NS)
+            left = survivors(job, max(due_ns, now_ns - HELD_SECS * NS))
             conditions = [self._condition(job, node, ps) for node, ps in left.items()]
         state = self.state.jobs.setdefault(job.key, LatchState())
         return self._latch.update(state, conditions, now_ns)

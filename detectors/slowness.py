@@ -112,7 +112,7 @@ def does_more(job: JobContext, ratio: float, onset_ns: int, now_ns: int) -> bool
     Longer steps of the same size leave at least one GPU computing less a second (tensor activity
     times clock) than in health; a batch that grew unannounced leaves none.
     """
-    if job.healthy_secs < HEALTHY_SECS or not job.gpus:
+    if job.healthy_secs < HEALTHY_SECS or not job.gpus or strangers(job, now_ns):
         return False
     lately = _since(job, onset_ns, now_ns)
     if np.isnan(job.healthy[:, TENSOR]).all():
@@ -150,7 +150,7 @@ def _slower_clock(job: JobContext, ratio: float, lately: Floats) -> tuple[Gpu, s
     relative = lately[:, CLOCK] / healthy
     low = int(relative.argmin())
     limit = min(STEADY_CLOCK, 1.0 / (1.0 + BUSIER_SHARE * (ratio - 1.0)))
-    if relative[low] > limit * float(np.delete(relative, low).min()):
+    if relative[low] >= limit * float(np.delete(relative, low).min()):
         return None
     if lately[low, UTIL] < 0.5:
         return None  # it idles, and idle GPUs clock down

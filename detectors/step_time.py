@@ -114,6 +114,7 @@ class StepTime:
             condition = self._slow(state, job, ratio, limit, now_ns)
         else:
             state.slow_ns = state.verdict = None
+            state.larger = 0
         self._learn(state, ratio, now_ns, job.disturbed_ns > now_ns - 3 * NS)
         return self._latch.update(state.latch, [condition] if condition else [], now_ns)
 
@@ -127,10 +128,12 @@ class StepTime:
     ) -> Condition | None:
         """What to say of a job that is slow now; nothing until it held and its GPUs were seen."""
         onset_ns = self._onset(state, limit)
-        if self._asks_again(state, job, limit) and does_more(job, ratio, onset_ns, now_ns):
-            state.slow_ns = state.verdict = None
-            self._relearn(state)
-            return None
+        if self._asks_again(state, job, limit):
+            if not does_more(job, ratio, onset_ns, now_ns):
+                state.larger = 0
+            elif self._relearns(state, job) or state.verdict is None:
+                state.slow_ns = state.verdict = None
+                return None
         job.disturbed_ns = now_ns
         state.slow_ns = state.slow_ns or now_ns
         held_secs = (now_ns - state.slow_ns) / NS
@@ -141,12 +144,13 @@ class StepTime:
         return self._condition(state, ratio, limit)
 
     def _asks_again(self, state: StepTimeState, job: JobContext, limit: float) -> bool:
-        """Whether the GPUs' load is of slow steps: once told, only where a new line is slow too.
+        """Whether the GPUs' load is that of slow steps: once told, only where a new line is slow.
 
-        Else it may be that of a recovery of which no line tells yet.
+        Else it may be that of a recovery: of which no line tells yet, or a rare one only in part.
         """
         newest = state.window[-1].ratio
-        return state.verdict is None or bool(job.new_steps and newest and newest > limit)
+        often = (job.pace_secs or 0.0) <= self.config.window_secs
+        return state.verdict is None or bool(often and job.new_steps and newest and newest > limit)
 
     def _explain(
         self, state: StepTimeState, job: JobContext, ratio: float, onset_ns: int, now_ns: int
@@ -213,15 +217,17 @@ class StepTime:
         """Lines that hold so many steps, three at least: one line's mean may hold a hiccup."""
         return max(3, -(-steps // state.per_line))
 
-    def _relearn(self, state: StepTimeState) -> None:
+    def _relearns(self, state: StepTimeState, job: JobContext) -> bool:
         """After a few seconds of larger steps the old baseline is of another workload."""
-        state.larger += 1
-        if state.larger >= RELEARN_TICKS:
-            state.bins.clear()
-            state.window.clear()
-            state.pending.clear()
-            state.windows.clear()
-            state.larger = 0
+        state.larger += job.new_steps > 0
+        if state.larger < RELEARN_TICKS:
+            return False
+        state.bins.clear()
+        state.window.clear()
+        state.pending.clear()
+        state.windows.clear()
+        state.larger = 0
+        return True
 
     def _trim(self, state: StepTimeState, now_ns: int) -> None:
         oldest_ns = now_ns - int(self.config.window_secs * NS)

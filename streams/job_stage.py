@@ -150,7 +150,7 @@ class JobStage:
                 findings += _ended_by(_run(detector, "close", job, second_ns), job)
         for detector in self._detectors.ended_jobs:
             findings += _run(detector, "after", job, second_ns)
-        if ended_secs > WATCH_ENDED_SECS and not survivors(job, second_ns):
+        if ended_secs > WATCH_ENDED_SECS and not survivors(job, second_ns - WATCH_ENDED_SECS * NS):
             findings += self._forget(job, second_ns)
         return findings
 

@@ -129,6 +129,32 @@ def test_without_activity_the_rank_that_waits_for_data_tells() -> None:
     assert len(job.run(16, every_sixth, gpus=[spins, starves, spins, spins])) == 1
 
 
+def test_a_save_between_two_hiccups_is_none() -> None:
+    job = warm(60)
+    for waited in (1, 8, 1):
+        for _ in range(waited):
+            job.tick([], STARVED)
+        job.run(1)
+    assert job.run(10) == job.findings == []
+
+
+def test_an_unseen_gpu_is_not_an_idle_one() -> None:
+    busy = {"gpu_utilization_ratio": 1.0}
+    job = Job(DataStall(DataStallConfig()), gpus=4)
+    assert job.run(40, gpus=busy) == []
+    unseen = dict.fromkeys(busy)
+    for _ in range(10):
+        assert job.run(3, every_sixth, gpus=[busy, busy, unseen, busy]) == []
+
+
+def test_one_pause_can_be_no_pattern_whatever_the_settings_say() -> None:
+    job = Job(DataStall(DataStallConfig(stalls=1)))
+    job.run(60)
+    for _ in range(20):
+        job.tick([], STARVED)
+    assert job.run(5) == job.findings == []
+
+
 def test_a_long_save_among_hiccups_is_none() -> None:
     job = warm(60)
     for _ in range(2):

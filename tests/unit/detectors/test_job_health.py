@@ -38,7 +38,9 @@ def test_a_pause_between_steps_is_not_health(step_secs: float) -> None:
     np.testing.assert_allclose(job.context.healthy[:, TENSOR], 0.4)
 
 
-@pytest.mark.parametrize(("lines", "every"), [(32, 32), (2, 6)], ids=["buffered", "two a step"])
+@pytest.mark.parametrize(
+    ("lines", "every"), [(32, 32), (2, 6), (3, 2)], ids=["buffered", "two", "three"]
+)
 def test_lines_that_come_in_bursts_are_health_too(lines: int, every: int) -> None:
     job = Job()
     iteration = 0
@@ -46,7 +48,7 @@ def test_lines_that_come_in_bursts_are_health_too(lines: int, every: int) -> Non
         burst: list[tuple[float, str]] = []
         if second % every == 0:
             for i in range(lines):
-                iteration += lines == 32 or i == 0
+                iteration += lines == 32 or i == 0  # else several lines of one step
                 burst.append((0.3 + 0.02 * i, megatron(iteration, 1000.0)))
         job.tick(burst)
     assert job.context.pace_secs == pytest.approx(every, rel=0.1)

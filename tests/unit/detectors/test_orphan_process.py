@@ -99,6 +99,13 @@ def test_a_host_that_is_heard_once_a_minute_is_one_finding() -> None:
     assert [f.cleared for f in found] == [False]
 
 
+def test_a_process_that_was_last_seen_before_it_was_due_is_none() -> None:
+    ended = Ended()
+    ended.watch(40, LEFT)  # Slurm kills 30 s after the end; then the node is switched off
+    later = range(ended.second + 1, ended.second + 300)
+    assert [f for s in later for f in ended.detector.after(ended.job.context, at(s))] == []
+
+
 def test_forgetting_the_job_ends_what_is_open() -> None:
     ended = Ended()
     ended.watch(70, LEFT)

@@ -80,6 +80,8 @@ def test_a_clock_that_always_reads_zero_tells_nothing() -> None:
     assert job.run(40, 0.1, gpus=HEALTHY | {"sm_clock_mhz": 0.0}) == []
     found = job.run(15, 0.16, gpus=LESS | {"sm_clock_mhz": 0.0})
     assert only(found).cause == "step_time_regression"
+    fell_to_zero = warm().run(15, 0.16, gpus=LESS | {"sm_clock_mhz": 0.0})
+    assert only(fell_to_zero).cause == "step_time_regression"
 
 
 def test_without_activity_the_one_that_draws_as_before_is_the_straggler() -> None:
@@ -137,6 +139,27 @@ def test_larger_steps_are_seen_for_what_they_are_when_the_gpus_are_busy_again() 
     job = warm(60)
     found = [*job.run(12, 0.2, gpus=LESS), *job.run(60, 0.2)]
     assert [f.cleared for f in found] == [False, True]
+
+
+def test_a_stranger_who_fills_the_gpu_is_no_larger_step() -> None:
+    job = Job(StepTime(StepTimeConfig()), gpus=1)
+    assert job.run(60) == []
+    shared = HEALTHY | {"processes_count": 2.0}
+    found = [*job.run(15, 0.15, gpus=LESS | shared), *job.run(60, 0.15, gpus=shared)]
+    assert only(found).cause == "gpu_contention"
+
+
+def test_a_recovery_that_a_rare_line_tells_in_part_forgets_nothing() -> None:
+    job = Job(StepTime(StepTimeConfig()))
+
+    def every_twentieth(iteration: int, took: float) -> str:
+        return f"step {iteration} loss 2.5" if iteration % 20 == 0 else ""
+
+    assert job.run(400, 1.0, every_twentieth) == []
+    job.run(170, 1.6, every_twentieth, LESS)
+    job.run(100, 1.0, every_twentieth)
+    job.run(170, 1.6, every_twentieth, LESS)
+    assert [f.cleared for f in job.findings] == [False, True, False]
 
 
 def test_unannounced_pauses_in_two_rare_lines_are_none() -> None:
