@@ -11,6 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
+from stethoscope.agents.config_file import Watched
 from stethoscope.schemas.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ class Reloader:
     def __init__(self, file: Path | None, stop: asyncio.Event) -> None:
         self._file = file
         self._stop = stop
-        self._seen = self._stamp()
+        self._watched = Watched(file)
         self.wanted = False
 
     async def watch(self) -> None:
@@ -39,15 +40,14 @@ class Reloader:
 
     def look(self) -> None:
         """Reload when the file is another than the one last looked at."""
-        stamp = self._stamp()
-        if stamp is not None and stamp != self._seen:
+        if self._watched.changed():
             self.reload()
 
     def reload(self) -> None:
         """Take the file up if it can be used; say so if it cannot, and go on with the old one."""
         from stethoscope.streams.config import load_config
 
-        self._seen = self._stamp()
+        self._watched.changed()  # what is looked at now is no news later
         try:
             load_config(self._file)
         except ConfigError as error:
@@ -56,16 +56,6 @@ class Reloader:
         _log.warning("configuration changed: stopping, to start with it")
         self.wanted = True
         self._stop.set()
-
-    def _stamp(self) -> tuple[int, int, int] | None:
-        """What tells one content from another; nothing while there is no file."""
-        if self._file is None:
-            return None
-        try:
-            status = self._file.stat()
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def start_anew() -> None:

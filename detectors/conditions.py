@@ -63,6 +63,11 @@ class LatchState(Struct):
 
     held: dict[str, Held] = field(default_factory=dict)
 
+    @property
+    def said(self) -> Finding | None:
+        """The first finding that stands, if any does."""
+        return next((h.finding for h in self.held.values() if h.finding), None)
+
 
 class Latch:
     """Conditions to findings for one detector; the levels' state is the caller's."""

@@ -7,7 +7,8 @@ from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, Latch, LatchState
 from stethoscope.detectors.job_context import RECENT_SECS, TENSOR, UTIL, JobContext, nan_mean
-from stethoscope.detectors.step_time import step_secs
+from stethoscope.detectors.job_health import HEALTHY_SECS
+from stethoscope.detectors.step_time import iterations_of, step_secs
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding
 from stethoscope.schemas.views import Step
@@ -100,7 +101,7 @@ class DataStall:
         gap_secs = (step.time_unix_ns - last.time_unix_ns) / NS
         if secs is None or step.time_unix_ns == job.segment_ns:
             return
-        iterations = max(1, (step.iteration or 0) - (last.iteration or 0))
+        iterations = iterations_of(step, last) or 1
         usual = statistics.median(state.typical) if len(state.typical) >= 10 else None
         if usual is not None and self._is_stall(secs, gap_secs, iterations, usual):
             if not job.is_pause(last.time_unix_ns, step.time_unix_ns):
@@ -135,7 +136,7 @@ class DataStall:
             return None
         if not self._gpus_idle(job, began_ns, now_ns, lost):
             return None
-        held = next((h.finding for h in state.latch.held.values() if h.finding), None)
+        held = state.latch.said
         return Condition(
             cause="data_stall",
             subject=job.subject(),
@@ -174,7 +175,7 @@ class DataStall:
 
     def _gpus_idle(self, job: JobContext, began_ns: int, now_ns: int, lost: float) -> bool:
         """Whether the GPUs computed less meanwhile; an evaluation keeps them at work."""
-        if job.healthy_secs < 3:
+        if job.healthy_secs < HEALTHY_SECS:
             return True
         secs = min(RECENT_SECS, (now_ns - began_ns) // NS)
         lately = job.window(now_ns, max(secs, 1))

@@ -4,6 +4,7 @@ from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, Latch, LatchState
 from stethoscope.detectors.job_context import Gpu, JobContext
+from stethoscope.detectors.job_health import HEALTHY_SECS
 from stethoscope.detectors.slowness import strangers
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import Finding
@@ -38,7 +39,7 @@ class GpuContention:
     def update(self, job: JobContext, now_ns: int) -> list[Finding]:
         """Look at the tick's process counts."""
         conditions = []
-        if job.step_count and job.healthy_secs >= 3:
+        if job.step_count and job.healthy_secs >= HEALTHY_SECS:
             conditions = [_condition(job, now_ns, *s) for s in strangers(job, now_ns)]
         state = self.state.jobs.setdefault(job.key, LatchState())
         return self._latch.update(state, conditions, now_ns)

@@ -29,7 +29,9 @@ JOB_METRICS = (
 )
 UTIL, ENGINE, SM, TENSOR, POWER, CLOCK, PROCESSES, NVLINK, PCIE, DRAM = range(len(JOB_METRICS))
 RECENT_SECS = 60
-HEARD_SECS = 30  # agents send every 15 s while nothing happens
+# Agents read every 15 s while nothing happens: so long a value holds, and then a node is not heard.
+LOOK_BACK_SECS = 20
+HEARD_SECS = 30
 PACE_LINES = 21
 MAX_STEPS = 1000
 MAX_MARKS = 400

@@ -6,13 +6,14 @@ from msgspec import Struct, field
 from stethoscope.detectors.conditions import Condition, Latch, LatchState
 from stethoscope.detectors.job_context import (
     HEARD_SECS,
+    LOOK_BACK_SECS,
     SM,
     UTIL,
     Floats,
     Gpu,
     JobContext,
 )
-from stethoscope.detectors.waiting import LOOK_BACK_SECS, Bools, at_work, missing, spins
+from stethoscope.detectors.waiting import Bools, at_work, is_few, missing, spins
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding, Suspect
 
@@ -142,10 +143,12 @@ class JobHang:
         return job.step_count >= 10 and not self._host_works(job)
 
     def _limit_secs(self, state: JobHangState, job: JobContext) -> float:
-        limit_secs = max(self.config.wait_secs, self.config.pause_factor * state.longest_secs)
-        if state.saving_ns is not None:
-            return max(limit_secs, self.config.checkpoint_secs)
-        return limit_secs
+        paused_secs = self.config.pause_factor * state.longest_secs
+        return max(self.config.wait_secs, paused_secs, self._saving_secs(state))
+
+    def _saving_secs(self, state: JobHangState) -> float:
+        """How long a save that was announced may take; 0 where none is under way."""
+        return self.config.checkpoint_secs if state.saving_ns is not None else 0.0
 
     def _host_works(self, job: JobContext) -> bool:
         """Whether the hosts compute more than in health: compiling, preprocessing."""
@@ -172,8 +175,8 @@ class JobHang:
         last_ns = job.last_step_ns()
         if last_ns is None or job.step_count < 10:
             return None
-        saving_secs = self.config.checkpoint_secs if state.saving_ns is not None else 0.0
-        limit_secs = max(self.config.silent_secs, 50 * (job.pace_secs or 0.0), saving_secs)
+        paces_secs = 50 * (job.pace_secs or 0.0)
+        limit_secs = max(self.config.silent_secs, paces_secs, self._saving_secs(state))
         waited_secs = (now_ns - last_ns) / NS
         if waited_secs < limit_secs:
             return None
@@ -195,7 +198,7 @@ def _condition(
 ) -> Condition:
     idle, waiting = missing(job, lately), int(spins(lately).sum())
     subject = job.subject()
-    if waiting and 0 < len(idle) <= max(1, len(job.gpus) // 8):
+    if waiting and idle and is_few(job, idle):
         subject = job.gpu_subject(idle[0])
     return Condition(
         cause="job_hang",

@@ -9,6 +9,7 @@ import numpy as np
 from stethoscope.detectors.job_context import PACE_LINES, RECENT_SECS, JobContext
 from stethoscope.schemas.findings import NS
 
+HEALTHY_SECS = 3  # so much of health must be known to compare with
 LEARN_LAG_SECS = 8
 USUAL_RATIO = 1.5  # a gap between lines is usual up to so many times the median
 SETTLE_SECS = 3  # a sample of the first steps still averages over the start

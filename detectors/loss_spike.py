@@ -116,7 +116,7 @@ class LossSpike:
         if value <= limit or (high < self.config.lines - 1 and not state.latch.held):
             return None
         middle = statistics.median(state.past)
-        held = next((h.finding for h in state.latch.held.values() if h.finding), None)
+        held = state.latch.said
         first = next(t for t, v in zip(state.times_ns, state.newest, strict=True) if v > limit)
         return Condition(
             cause=self.cause,

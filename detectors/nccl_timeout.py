@@ -5,8 +5,8 @@ import re
 from msgspec import Struct, field
 
 from stethoscope.detectors.conditions import Condition, quoted, to_finding
-from stethoscope.detectors.job_context import RECENT_SECS, JobContext
-from stethoscope.detectors.waiting import LOOK_BACK_SECS, missing, spins
+from stethoscope.detectors.job_context import LOOK_BACK_SECS, RECENT_SECS, JobContext
+from stethoscope.detectors.waiting import is_few, missing, spins
 from stethoscope.schemas.config import DetectorConfig
 from stethoscope.schemas.findings import NS, Finding, Subject, Suspect
 from stethoscope.schemas.views import Mark
@@ -141,6 +141,6 @@ def _absent(job: JobContext, reported_ns: int, now_ns: int) -> list[int]:
         return []
     before = job.latest(reported_ns - NS, LOOK_BACK_SECS)
     idle = missing(job, before)
-    if len(idle) > max(1, len(job.gpus) // 8) or not spins(before).any():
+    if not is_few(job, idle) or not spins(before).any():
         return []
     return [g.rank for g in idle if g.rank is not None]

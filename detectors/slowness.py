@@ -11,6 +11,7 @@ import numpy as np
 from stethoscope.detectors.job_context import (
     CLOCK,
     ENGINE,
+    LOOK_BACK_SECS,
     POWER,
     PROCESSES,
     SM,
@@ -21,6 +22,7 @@ from stethoscope.detectors.job_context import (
     JobContext,
     nan_mean,
 )
+from stethoscope.detectors.job_health import HEALTHY_SECS
 from stethoscope.schemas.findings import NS, Subject
 
 # Peers that wait compute 1/slowdown of their healthy share, the culprit its whole share or more: so
@@ -33,9 +35,6 @@ SAME_DRAW = 0.95
 # A clock that fell explains the slowdown if, against its peers', it fell by six tenths of it, and
 # by a tenth at least: boards of one node differ by some percent under a power cap.
 STEADY_CLOCK = 0.9
-# Agents scrape every 15 s while nothing happens; a count holds until the next.
-COUNTED_SECS = 20
-HEALTHY_SECS = 3  # so much of health must be known to compare with
 CPU_BUSY_RATIO = 0.85
 CPU_RISE_RATIO = 0.3
 
@@ -43,7 +42,7 @@ CPU_RISE_RATIO = 0.3
 def strangers(job: JobContext, now_ns: int) -> list[tuple[Gpu, int, int]]:
     """GPUs of the job with more processes than its own: (GPU, processes now, of its own)."""
     found = []
-    counts = job.latest(now_ns, COUNTED_SECS)[:, PROCESSES] if job.gpus else np.empty(0)
+    counts = job.latest(now_ns, LOOK_BACK_SECS)[:, PROCESSES] if job.gpus else np.empty(0)
     # Each has at least its own rank: with one process (or NaN) there is nothing to look at.
     for i in np.flatnonzero(counts > 1.9).tolist():
         own = own_processes(job, i)

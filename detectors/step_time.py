@@ -175,13 +175,12 @@ class StepTime:
 
     def _onset(self, state: StepTimeState, limit: float) -> int:
         """The first of the slow steps that the window ends with; what was said stays."""
-        held = next((h.finding for h in state.latch.held.values() if h.finding), None)
+        held = state.latch.said
         if held is not None:
             return held.started_unix_ns
-        halfway = 1.0 + 0.5 * (limit - 1.0)
         onset_ns = state.window[-1].time_unix_ns
         for timed in reversed(state.window):
-            if timed.ratio is None or timed.ratio < halfway:
+            if timed.ratio is None or timed.ratio < _halfway(limit):
                 break
             onset_ns = timed.time_unix_ns
         return onset_ns
@@ -261,7 +260,7 @@ class StepTime:
         if not newest:
             return False
         least = statistics.median(newest) if state.per_line == 1 else min(newest)
-        return least > 1.0 + 0.5 * (limit - 1.0)
+        return least > _halfway(limit)
 
     def _noise(self, state: StepTimeState) -> tuple[float, float]:
         """Centre and spread of the healthy windows; before ten are known, a careful guess."""
@@ -329,6 +328,11 @@ def step_secs(step: Step, last: Step | None) -> float | None:
     if last is None or iterations is None:
         return None
     return (step.time_unix_ns - last.time_unix_ns) / NS / iterations
+
+
+def _halfway(limit: float) -> float:
+    """Between usual and slow."""
+    return 1.0 + 0.5 * (limit - 1.0)
 
 
 def middle(values: list[float]) -> float:

@@ -16,7 +16,6 @@ from stethoscope.detectors.job_context import (
     JobContext,
 )
 
-LOOK_BACK_SECS = 20  # agents scrape every 15 s while nothing happens
 SPIN_RATIO = 0.9
 Bools = npt.NDArray[np.bool_]
 
@@ -44,3 +43,8 @@ def missing(job: JobContext, lately: Floats) -> list[Gpu]:
     """GPUs that are not in the collective in which the job waits; an unseen one may well be."""
     idle = lately[:, UTIL] <= SPIN_RATIO
     return [gpu for gpu, idles in zip(job.gpus, idle, strict=True) if idles]
+
+
+def is_few(job: JobContext, gpus: list[Gpu]) -> bool:
+    """Whether so few of the job's GPUs are missing that the fault may be theirs."""
+    return len(gpus) <= max(1, len(job.gpus) // 8)

@@ -43,15 +43,17 @@ def everyone(
     job: Job,
     line: "dict[int, list[str]]",
     gpus: Metrics | Sequence[Metrics] = SPINNING,
+    late_secs: int = 0,
 ) -> list[Finding]:
-    """One second in which each rank prints its lines on its own node."""
+    """One second in which each rank's lines come, on its own node; some were printed before."""
     job.second += 1
     begin_second(job.context, job.now_ns)
+    printed_ns = job.now_ns - NS // 2 - late_secs * NS
     for i, node in enumerate(job.nodes):
         logs = LogSecond()
         for rank in range(i * job.gpus, (i + 1) * job.gpus):
             for text in line.get(rank, []):
-                logs.take(train(text, job.now_ns - NS // 2, node, rank), job.context.key)
+                logs.take(train(text, printed_ns, node, rank), job.context.key)
         for view in logs.views(node, job.now_ns):
             assert isinstance(view, LogView)
             take_log(job.context, view)
@@ -116,16 +118,7 @@ def test_nobody_is_blamed_for_what_was_not_seen(gpus: list[Metrics], late_secs: 
     waiting = job(gpus=4)
     for _ in range(30):
         waiting.tick([], gpus)
-    line = train(caught(0), at(waiting.second - late_secs), "node01", 0)
-    waiting.second += 1
-    begin_second(waiting.context, waiting.now_ns)
-    logs = LogSecond()
-    logs.take(line, waiting.context.key)
-    for view in logs.views("node01", waiting.now_ns):
-        assert isinstance(view, LogView)
-        take_log(waiting.context, view)
-    found = [f for d in waiting.detectors for f in d.update(waiting.context, waiting.now_ns)]
-    (only,) = [*found, *(f for _ in range(3) for f in waiting.tick([], gpus))]
+    (only,) = everyone(waiting, {0: [caught(0)]}, gpus, late_secs)
     assert (only.subject.gpu_index, only.suspects) == (None, [])
 
 
